@@ -160,7 +160,7 @@ impl Drop for Scratch {
 
 /// Steps until something has come true that another thread has to bring.
 fn until(drive: &mut Drive, mut is_true: impl FnMut(&mut Drive) -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(180);
     while !is_true(drive) {
         assert!(Instant::now() < deadline, "it does not come about");
         drive.step();

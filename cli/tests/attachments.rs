@@ -142,9 +142,14 @@ fn a_kill_in_the_midst_of_an_attachment_leaves_the_old_or_the_new() {
     let mut device = Served::start(&arguments);
     device.ok(&["ns", "detach", "1", "--all"]);
     let (mut attached, mut changes) = (false, 0);
-    for _ in 0..6 {
+    for round in 0.. {
+        // On a slow machine more of them, later.
+        if round >= 6 && changes > 0 {
+            break;
+        }
+        assert!(round < 60, "no attachment was acknowledged before its kill");
         let pid = device.child.id();
-        let pause = Duration::from_micros(500 + random.below(30_000));
+        let pause = Duration::from_micros(500 + random.below(30_000 + 20_000 * round));
         let mut acknowledged = attached;
         let under_way = wait(async {
             let one = host(&device, "one").await;
@@ -169,7 +174,6 @@ fn a_kill_in_the_midst_of_an_attachment_leaves_the_old_or_the_new() {
         attached = wait(async { numbers(&host(&device, "one").await).await == [1] });
         assert!(attached == acknowledged || attached == under_way, "{attached}, {acknowledged} was acknowledged");
     }
-    assert!(changes > 0, "no attachment was acknowledged before its kill");
     device.end();
 }
 

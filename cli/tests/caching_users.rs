@@ -115,7 +115,7 @@ fn users_reach_their_own_files_in_the_cache_and_no_others() {
     let expected = [b"akilled".to_vec(), expected[7..].to_vec()].concat();
     let begun = std::time::Instant::now();
     while std::fs::read(&secret).expect("reads") != expected {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "the next agent writes it back");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(180), "the next agent writes it back");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert!(ok(ALICE, &["cache", "read", &secret], b"") == expected);
@@ -164,7 +164,7 @@ fn who_waits_for_a_manager_that_was_killed_keeps_nobody_from_other_caches() {
         assert!(waited.status.success() && waited.stdout == [b'1'; 10_000], "it has the cache in the end");
         is_first
     };
-    assert!((0..3).any(is_kept_from_nothing), "another cache waits as well");
+    assert!((0..10).any(is_kept_from_nothing), "another cache waits as well");
     agent.end();
     device.end();
 }

@@ -162,7 +162,7 @@ fn a_device_that_is_not_there_is_one_clear_line() {
 #[test]
 fn benchmarks_print_one_object() {
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "64M"]);
-    let short = ["--seconds", "0.05", "--warm-up", "0", "--depths", "1,4", "--json"];
+    let short = ["--seconds", "0.2", "--warm-up", "0", "--depths", "1,4", "--json"];
     let io = json(&device.ok(&[&["bench", "io", "--range", "1M", "--bs", "16K"][..], &short].concat()));
     let rows = io["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 4);

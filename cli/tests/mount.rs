@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::{Folder, Served, willow};
 use willow_skip::{missing_for_fuse_mounts, programs, skip};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn tool(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];

@@ -40,7 +40,7 @@ fn commands_go_by_the_socket_as_well() {
     assert!(device.fails(&["app", "install", &app]).contains("not installed"));
     assert!(device.ok(&["app", "list"]).contains("base-io"));
     assert!(device.ok(&["stat", "--json"]).contains("shared_memory"));
-    let bench = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "1,16"];
+    let bench = ["bench", "io", "--range", "1M", "--seconds", "0.2", "--warm-up", "0", "--depths", "1,16"];
     assert!(device.ok(&bench).contains("shared memory"));
     device.child.kill().unwrap();
     device.child.wait().unwrap();
@@ -238,7 +238,7 @@ fn a_native_app_serves_the_same_blocks() {
         device.end();
     }
     let device = Served::start(&["--ram", "--size", "64M", "--kv-size", "0", "--native", "base-io"]);
-    let arguments = ["bench", "io", "--range", "1M", "--seconds", "0.05", "--warm-up", "0", "--depths", "4"];
+    let arguments = ["bench", "io", "--range", "1M", "--seconds", "0.2", "--warm-up", "0", "--depths", "4"];
     assert!(device.ok(&arguments).contains("random write 4 KiB"));
     let document: serde_json::Value = serde_json::from_str(&device.ok(&["stat", "--json"])).unwrap();
     assert_eq!(document["apps"][0]["instructions"], 0, "native code is not metered");

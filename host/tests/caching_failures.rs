@@ -238,16 +238,21 @@ impl Loop {
         Self::losetup(&["-f", "--show", &file.display().to_string()]).map(Loop)
     }
 
-    /// Another file comes to lie under the same name.
-    fn exchange(&self, file: &std::path::Path) -> Result<(), String> {
-        Self::losetup(&["-d", &self.0])?;
-        Self::losetup(&[&self.0, &file.display().to_string()]).map(drop)
+    /// Another file comes to lie under the same name. Where that fails it may be somebody else's by now, and is left alone.
+    fn exchange(&mut self, file: &std::path::Path) -> Result<(), String> {
+        let name = std::mem::take(&mut self.0);
+        Self::losetup(&["-d", &name])?;
+        Self::losetup(&[&name, &file.display().to_string()])?;
+        self.0 = name;
+        Ok(())
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = Self::losetup(&["-d", &self.0]);
+        if !self.0.is_empty() {
+            let _ = Self::losetup(&["-d", &self.0]);
+        }
     }
 }
 
@@ -258,12 +263,26 @@ fn a_disk_that_takes_anothers_name_gets_nothing_of_what_was_written_to_that() {
         return skip(test, "loop devices are root's to make, by losetup");
     }
     let _alone = alone();
+    // Whoever makes a loop device meanwhile, in another test, may get the one that is free for a moment.
+    for _ in 0..20 {
+        let disk_of = match Loop::new(&Scratch::new(&vec![b'0'; CHUNK]).0) {
+            Ok(disk_of) => disk_of,
+            Err(why) => return skip(test, &why),
+        };
+        drop(disk_of);
+        match names_are_exchanged() {
+            Ok(()) => return,
+            Err(taken) => eprintln!("{taken}"),
+        }
+    }
+    panic!("others take each loop device");
+}
+
+/// An error: another has taken the name.
+fn names_are_exchanged() -> Result<(), String> {
     let bytes = 64 * CHUNK;
     let (first, second) = (Scratch::new(&vec![b'1'; bytes]), Scratch::new(&vec![b'2'; bytes]));
-    let disk_of = match Loop::new(&first.0) {
-        Ok(disk_of) => disk_of,
-        Err(why) => return skip(test, &why),
-    };
+    let mut disk_of = Loop::new(&first.0)?;
     let path = PathBuf::from(&disk_of.0);
     let device = start(&media());
     runtime().block_on(async {
@@ -274,9 +293,7 @@ fn a_disk_that_takes_anothers_name_gets_nothing_of_what_was_written_to_that() {
         let own = manager.client().clone();
         drop(manager);
         own.on_all(caching_host::wire::handler::RELEASE, 0).await.expect("released");
-        if let Err(why) = disk_of.exchange(&second.0) {
-            return skip(test, &format!("another has taken {}: {why}", disk_of.0));
-        }
+        disk_of.exchange(&second.0)?;
         let other = opened(&client, backing(&path), Mode::WriteBack).await;
         assert_ne!(other.client().cache().0, own.cache().0, "it has a cache of its own");
         assert_eq!(disk(&other).await.read(0, bytes).await.expect("reads"), vec![b'2'; bytes]);
@@ -285,11 +302,12 @@ fn a_disk_that_takes_anothers_name_gets_nothing_of_what_was_written_to_that() {
         assert!(second.contents() == vec![b'2'; bytes]);
         let left = list(&client).await.expect("a list");
         assert!(left.iter().any(|it| it.cache == own.cache().0 && it.counts.dirty == 1), "what was written stays");
-        disk_of.exchange(&first.0).expect("its own name again");
+        disk_of.exchange(&first.0)?;
         let again = opened(&client, backing(&path), Mode::WriteBack).await;
         assert_eq!(again.client().cache().0, own.cache().0, "it is known again");
         again.close().await.expect("closed");
         let expected = [vec![b'1'; CHUNK], vec![9; CHUNK], vec![b'1'; bytes - 2 * CHUNK]].concat();
         assert!(first.contents() == expected);
-    });
+        Ok(())
+    })
 }

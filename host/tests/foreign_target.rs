@@ -65,7 +65,7 @@ fn polled_queue() {
         begin(&mut queue, tag, vec![0; 8 * block_bytes]);
     }
     while queue.in_flight() > 0 {
-        queue.wait(&mut done, std::time::Duration::from_secs(20)).expect("goes on");
+        queue.wait(&mut done, std::time::Duration::from_secs(120)).expect("goes on");
         for completed in done.drain(..) {
             assert!(completed.entry.status.is_success(), "{}", completed.entry.status);
             ended += 1;

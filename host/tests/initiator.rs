@@ -18,7 +18,7 @@ fn options(target: &ScriptedTarget) -> Options {
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), future).await.expect("no hang") })
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(180), future).await.expect("no hang") })
 }
 
 fn pattern(bytes: usize, seed: u32) -> Vec<u8> {
@@ -154,7 +154,11 @@ fn meets(fault: Fault, digests: bool, write: bool) -> (HreError, ScriptedTarget)
     let options = Options {
         header_digest: digests,
         data_digest: digests,
-        command_timeout: Duration::from_millis(300),
+        // Soon, where it is to be seen: what is answered is not to be late on a busy machine.
+        command_timeout: match fault {
+            Fault::Stall | Fault::StallForGood => Duration::from_millis(500),
+            _ => Duration::from_secs(60),
+        },
         ..options(&target)
     };
     let error = run(async {
@@ -168,7 +172,7 @@ fn meets(fault: Fault, digests: bool, write: bool) -> (HreError, ScriptedTarget)
         // Whatever it was: the next command works, on the same connection or a new one.
         let data = pattern(4096, 2);
         let mut written = block.write(0, data.clone(), false).await;
-        for _ in 0..50 {
+        for _ in 0..5000 {
             if written.is_ok() {
                 break;
             }
@@ -274,9 +278,9 @@ fn idempotent_commands_are_sent_again_where_that_is_wished() {
 fn reconnection_waits_for_the_target_and_gives_up_in_time() {
     let target = ScriptedTarget::start(Behaviour::default()).expect("a target");
     let options = Options {
-        reconnect_for: Duration::from_millis(300),
+        reconnect_for: Duration::from_secs(3),
         reconnect_delay_max: Duration::from_millis(20),
-        command_timeout: Duration::from_secs(5),
+        command_timeout: Duration::from_secs(60),
         retry: Retry::Idempotent,
         ..options(&target)
     };
@@ -343,7 +347,7 @@ fn a_device_that_has_begun_anew_is_gone_on_with_where_all_was_flushed_and_not_wh
 #[test]
 fn dropped_futures_do_not_disturb_others() {
     let target = ScriptedTarget::start(Behaviour::default()).expect("a target");
-    let options = Options { depth: 4, command_timeout: Duration::from_millis(500), ..options(&target) };
+    let options = Options { depth: 4, command_timeout: Duration::from_secs(20), ..options(&target) };
     run(async {
         let (_controller, block) = block(options).await;
         let data = pattern(4096, 9);
@@ -390,7 +394,8 @@ fn impossible_options_and_targets_are_named() {
     assert!(error(|options| options.queues = 1000).contains("queues is 1000"));
     assert!(error(|options| options.subsystem_nqn = "x".into()).contains("subsystem_nqn `x`"));
     drop(target);
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    // A port that is given to nobody who asks for any.
+    let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let error = run(Controller::connect(Options::new(nobody, SUBSYSTEM_NQN))).expect_err("nobody listens");
     assert!(matches!(error, NvmeError::Connect { .. }), "{error}");
     // Somebody who accepts and says nothing.
@@ -412,7 +417,7 @@ fn polled_queues() {
         let mut queue = controller.open_queue().expect("a queue");
         assert_eq!(queue.depth(), 32);
         let mut done = Vec::new();
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(120);
         for (opcode, round) in [(opcode::nvm::WRITE, 0), (opcode::nvm::READ, 1)] {
             for at in 0..32_u64 {
                 let (lba, blocks) = (at * 64, if at % 4 == 0 { 64 } else { 8 });

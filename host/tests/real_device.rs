@@ -313,7 +313,7 @@ async fn a_compilers_panic_is_a_refusal(hre: Arc<dyn Hre>) {
     let control = &ControlClient::new(hre);
     // The limit is for jobs that are never answered: it is far above what an answer takes.
     let install = |module: &'static [u8]| async move {
-        tokio::time::timeout(Duration::from_secs(60), control.install(module.to_vec())).await.expect("it is answered")
+        tokio::time::timeout(Duration::from_secs(180), control.install(module.to_vec())).await.expect("it is answered")
     };
     for _ in 0..3 {
         let refused = install(b"this one panics").await.expect_err("it is refused").to_string();
@@ -405,7 +405,7 @@ fn hosts_prove_themselves_while_a_module_is_compiled() {
         let mut install = std::pin::pin!(control.install(b"this one waits".to_vec()));
         // It is under way from when it was asked for first; others come meanwhile.
         for host in &hosts[1..] {
-            let connected = tokio::time::timeout(Duration::from_secs(60), async {
+            let connected = tokio::time::timeout(Duration::from_secs(180), async {
                 tokio::select! {
                     biased;
                     ended = &mut install => panic!("nothing lets it end: {ended:?}"),

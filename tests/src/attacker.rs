@@ -1,14 +1,13 @@
 //! `willow-attacker` as another user: how it is started, what it tells, and what that comes to as docs/direct-ways.md has it.
 
 use crate::daemon;
-use crate::stage::Stage;
+use crate::stage::{Stage, WAIT_MAX};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
 
 /// The attacker as a user.
 pub fn attacker(stage: &Stage, user: u32, file: &Path, what: &str) -> Command {
@@ -100,7 +99,7 @@ impl Writer {
     }
 
     fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).expect("a line")
+        self.lines.recv_timeout(WAIT_MAX).expect("a line")
     }
 
     /// What it says when it cannot write any more.

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use crate::scratch::Scratch;
 
 /// Longest wait for the line `ready`.
-const READY_WAIT_MAX: Duration = Duration::from_secs(120);
+const READY_WAIT_MAX: Duration = Duration::from_secs(300);
 /// Longest wait for a daemon that was asked to end.
-const STOP_WAIT_MAX: Duration = Duration::from_secs(60);
+const STOP_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// A daemon with a media folder of its own.
 pub struct Daemon {

@@ -19,9 +19,9 @@ pub use willow_skip::skip;
 /// The address at which the guest reaches this machine's loopback (QEMU's user networking).
 pub const HOST_ADDRESS: &str = "10.0.2.2";
 /// Longest wait for the guest to say that it is ready. An idle machine needs 7 s.
-pub const BOOT_WAIT_MAX: Duration = Duration::from_secs(240);
+pub const BOOT_WAIT_MAX: Duration = Duration::from_secs(600);
 /// How long a script may run unless it is told otherwise ([`Guest::run_for`]).
-pub const SCRIPT_WAIT: Duration = Duration::from_secs(120);
+pub const SCRIPT_WAIT: Duration = Duration::from_secs(600);
 /// Added to a script's time before the host gives up on the guest itself.
 const SCRIPT_GRACE: Duration = Duration::from_secs(30);
 /// Most output that is taken from one script.
@@ -34,7 +34,8 @@ const QEMU: &str = "qemu-system-x86_64";
 pub const FUNCTIONS: &str = r#"
 # eventually SECONDS COMMAND...: waits until the command succeeds.
 eventually() {
-    local deadline=$((SECONDS + $1)); shift
+    # So many seconds are enough on a machine at rest.
+    local deadline=$((SECONDS + 4 * $1)); shift
     until "$@" > /dev/null 2>&1; do
         if [ $SECONDS -ge $deadline ]; then echo "not within the time: $*"; "$@"; return 1; fi
         sleep 0.1

@@ -1,12 +1,11 @@
 //! Processes that are killed with commands under way, proved to be.
 
-use crate::stage::{tool, within_seconds};
+use crate::stage::{WAIT_MAX, tool, within_seconds};
 use std::fs;
 use std::io::Read;
 use std::process::Child;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
 /// A process that is stopped; it goes on with the end of this.
 struct Stopped(String);
@@ -26,7 +25,7 @@ impl Drop for Stopped {
 }
 
 /// True where all threads of a process wait for something.
-fn is_asleep(pid: u32) -> bool {
+pub fn is_asleep(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it was not waited for");
     threads.flatten().all(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
@@ -66,7 +65,7 @@ pub fn killed_with_commands_under_way(device_pid: u32, mut clients: Vec<Child>, 
             })
             .collect();
         for _ in &clients {
-            let first = begins.recv_timeout(Duration::from_secs(60)).expect("it begins");
+            let first = begins.recv_timeout(WAIT_MAX).expect("it begins");
             assert_eq!(first, 1, "it ended before it wrote anything");
         }
         let stopped = Stopped::stop(device_pid);

@@ -16,11 +16,23 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes the folder. Its path is short enough to hold Unix sockets.
+    ///
+    /// Never one that is there: processes of another namespace have the same numbers, and so had those of a run that was killed.
     pub fn new(purpose: &str) -> io::Result<Self> {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("willow-{purpose}-{}-{number}", process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
+        let name = || format!("willow-{purpose}-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        loop {
+            let path = std::env::temp_dir().join(name());
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Keeps the folder: whoever has its path removes it.
+    pub fn into_path(self) -> PathBuf {
+        std::mem::take(&mut std::mem::ManuallyDrop::new(self).0)
     }
 
     /// Where it is.

@@ -24,19 +24,32 @@ fn handle(flags: libc::c_int) {
     }
 }
 
-/// Begins something in a thread, which gets a few signals while it is at it. Their handler is installed with these flags.
+/// Signals a thread, unless it has ended.
+fn signal<T>(thread: &JoinHandle<T>) {
+    std::thread::sleep(Duration::from_millis(150));
+    if thread.is_finished() {
+        return;
+    }
+    let before = HANDLED.load(Ordering::SeqCst);
+    // SAFETY: the thread is not joined yet, so that it is there.
+    unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR2) };
+    within_seconds("it is handled", || HANDLED.load(Ordering::SeqCst) > before || thread.is_finished());
+}
+
+/// Begins something in a thread that signals do not end: it gets a few while it is at it. Their handler is installed with these flags.
 pub fn signalled<T: Send + 'static>(flags: libc::c_int, what: Box<dyn FnOnce() -> T + Send>) -> JoinHandle<T> {
     handle(flags);
     let thread = std::thread::spawn(what);
-    for _ in 0..5 {
-        std::thread::sleep(Duration::from_millis(150));
-        if thread.is_finished() {
-            break;
-        }
-        let before = HANDLED.load(Ordering::SeqCst);
-        // SAFETY: the thread is not joined yet, so that it is there.
-        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR2) };
-        within_seconds("it is handled", || HANDLED.load(Ordering::SeqCst) > before || thread.is_finished());
-    }
+    (0..5).for_each(|_| signal(&thread));
     thread
+}
+
+/// Begins something in a thread that a signal is to end, and signals it until it has: the first one may come before it waits.
+pub fn interrupted<T: Send + 'static>(what: Box<dyn FnOnce() -> T + Send>) -> T {
+    handle(0);
+    let thread = std::thread::spawn(what);
+    while !thread.is_finished() {
+        signal(&thread);
+    }
+    thread.join().expect("it does not panic")
 }

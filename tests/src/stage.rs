@@ -8,9 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::scratch::Scratch;
 pub use willow_skip::{has, skip};
 use willow_skip::{missing_for_fuse_mounts, programs};
 
@@ -41,11 +41,14 @@ pub fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Waits until something holds, for half a minute at most.
+/// Longest wait of a test for what comes by itself, on however slow a machine: it is there so that the test ends.
+pub const WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// Waits until something holds, for [`WAIT_MAX`] at most: longer than the kernel waits for a lease that nobody gives up.
 pub fn within_seconds(what: &str, holds: impl Fn() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(begin.elapsed() < WAIT_MAX, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -169,7 +172,7 @@ fn copy(built: &Path, program: &Path) {
 fn end(child: &mut Child) {
     let _ = tool("kill", &["-TERM", &child.id().to_string()]);
     let begin = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < Duration::from_secs(10) {
+    while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < WAIT_MAX {
         std::thread::sleep(Duration::from_millis(10));
     }
     let _ = child.kill();
@@ -188,12 +191,10 @@ impl Stage {
         if let Some(missing) = missing_for_fuse_mounts().or_else(|| programs(&[make[0], "lsattr"])) {
             return Err(missing);
         }
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("willow-stage-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // Where other users get to, unlike this user's own folders.
-        let folder = std::env::temp_dir().join(name);
+        let folder = Scratch::new("stage").expect("a folder").into_path();
         for name in ["mount", "files"] {
-            fs::create_dir_all(folder.join(name)).expect("a folder");
+            fs::create_dir(folder.join(name)).expect("a folder");
         }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("its mode");
         let willow = folder.join("willow");
@@ -371,8 +372,13 @@ impl Stage {
         let is_busy = |child: &std::io::Result<Child>| {
             child.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy)
         };
-        let again = (0..500).map(|_| spawn()).inspect(|_| std::thread::sleep(Duration::from_millis(2)));
-        let mut child = again.into_iter().find(|child| !is_busy(child)).expect("it is free").expect("it runs");
+        let begin = Instant::now();
+        let mut child = loop {
+            match spawn() {
+                busy if is_busy(&busy) && begin.elapsed() < WAIT_MAX => std::thread::sleep(Duration::from_millis(2)),
+                child => break child.expect("it runs"),
+            }
+        };
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
         if line.is_empty() {
@@ -480,7 +486,7 @@ impl Frozen {
     /// Freezes it.
     pub fn new(stage: &Stage) -> Frozen {
         let files = stage.path("files");
-        tool("timeout", &["120", "fsfreeze", "--freeze", &files]).expect("frozen");
+        tool("timeout", &["300", "fsfreeze", "--freeze", &files]).expect("frozen");
         Frozen(files)
     }
 }

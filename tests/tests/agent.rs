@@ -14,7 +14,7 @@ use willow_host::testing::AgentFault;
 use willow_tests::attacker::{Talking, attacker};
 use willow_tests::midst::killed_with_commands_under_way;
 use willow_tests::planted::Planted;
-use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{Stage, WAIT_MAX, contents, is_frozen, or_skip, tool, within_seconds};
 
 fn session(stage: &Stage) -> Arc<Session> {
     Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")
@@ -137,7 +137,7 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
     held.pop().expect("one").close().expect("closed");
     held.push(agent.open(file()).expect("once more"));
     drop(held);
-    assert!(!is_frozen(&path));
+    thawed(&path);
     // Opened and closed by many threads at once: what is left is nothing.
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
@@ -153,7 +153,7 @@ fn a_flood_of_files_has_an_end_and_harms_nobody_else() {
             });
         }
     });
-    assert!(!is_frozen(&path));
+    thawed(&path);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn files_that_cannot_be_thawed_are_their_users_and_keep_nobody_else_out() {
     let (mut hoarder, count, _) = hoards(&stage, 54_760, &folder.join("file"), "hoard");
     assert_eq!(count, DESCRIPTORS / 4, "each counts twice while it may be opened again");
     // So are those that wait for a file system which somebody has frozen.
-    tool("timeout", &["60", "fsfreeze", "--freeze", &stage.path("files")]).expect("frozen");
+    tool("timeout", &["300", "fsfreeze", "--freeze", &stage.path("files")]).expect("frozen");
     hoarder.kill().expect("killed");
     hoarder.wait().expect("an end");
     let wait = || within_seconds("they wait for the file system", || planted.agent.left() == count);
@@ -378,7 +378,7 @@ fn who_asks_all_the_time_keeps_nothing_that_was_prepared() {
     let file = fs::OpenOptions::new().write(true).read(true).open(&path).expect("open");
     let ask = |text: &[u8], files: &[std::os::fd::BorrowedFd<'_>]| {
         channel.send(text, files).expect("asked");
-        let answer = channel.receive_within(std::time::Duration::from_secs(20)).expect("an answer");
+        let answer = channel.receive_within(WAIT_MAX).expect("an answer");
         String::from_utf8_lossy(&answer.bytes).into_owned()
     };
     let prepared = ask(br#"{"open":{"version":2}}"#, &[std::os::fd::AsFd::as_fd(&file)]);

@@ -13,6 +13,7 @@ use willow_host::testing::AGENT_CRASHED;
 use willow_host::{Hre, ShmHre, ShmOptions};
 use willow_tests::host_cut;
 use willow_tests::mapped::Mapped;
+use willow_tests::midst::is_asleep;
 use willow_tests::stage::{Frozen, Stage, contents, is_append_only, is_frozen, or_skip, skip, tool, within_seconds};
 
 /// Steps, at least: an agent that has fewer has lost some.
@@ -21,10 +22,10 @@ const STEPS_MIN: u32 = 16;
 const BYTES: usize = (64 << 10) + 1000;
 /// Where in the file is written: the second is in its last page.
 const PLACES: [u64; 2] = [5000, (64 << 10) + 100];
-/// How long an agent may need to come to its last step when the file is thawed and off the journal.
-const END_MAX: Duration = Duration::from_millis(500);
+/// How long an agent may need to come to its last step when the file is thawed and off the journal; longer while a thread of it does anything.
+const END_MAX: Duration = Duration::from_secs(2);
 /// How long it may need until then, on any machine.
-const THAW_MAX: Duration = Duration::from_secs(20);
+const THAW_MAX: Duration = Duration::from_secs(120);
 
 fn is_journaled(stage: &Stage, path: &Path) -> bool {
     let text = fs::read_to_string(stage.path("agent.frozen")).expect("the journal");
@@ -149,7 +150,8 @@ fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>, used: Use, with_h
             if given_back.is_none() && !is_frozen(&path) && !is_journaled(stage, &path) {
                 given_back = Some(Instant::now());
             }
-            if given_back.map_or(begun.elapsed() > THAW_MAX, |since| since.elapsed() > END_MAX) {
+            let is_at_rest = |since: Instant| since.elapsed() > END_MAX && is_asleep(agent.id());
+            if begun.elapsed() > THAW_MAX || given_back.is_some_and(is_at_rest) {
                 break None;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -180,7 +182,7 @@ fn crash_at_every_step(stage: &mut Stage, fault: Option<&str>, used: Use, with_h
             }
         }
         stage.start_agent();
-        assert!(!is_frozen(&path), "step {step}: the next agent does not thaw it");
+        within_seconds(&format!("step {step}: the next agent thaws it"), || !is_frozen(&path));
         within_seconds("it is off the journal", || !is_journaled(stage, &path));
         let text = fs::read(&path).expect("read");
         assert_eq!(text.len(), BYTES + appended, "step {step}");
@@ -323,7 +325,7 @@ fn what_an_agent_left_is_given_back_by_hand_where_none_is_started_again() {
     drop(used);
     let paths = left_immutable(&mut stage, &["one", "two", "three"]);
     // One that cannot be reached is named, and is given back when it can be.
-    tool("umount", &[&stage.path("files")]).expect("nobody has it");
+    within_seconds("nobody has it", || tool("umount", &[&stage.path("files")]).is_ok());
     let (done, said) = thaw(&stage);
     assert!(
         !done && said.contains("thawed 0") && paths.iter().all(|path| said.contains(&path.display().to_string())),
@@ -421,7 +423,7 @@ fn what_could_not_be_given_back_when_an_agent_began_is_before_it_is_direct_again
             file.write_all(b"+").and_then(|()| file.sync_all()).expect("appended");
         }
         drop(mapped);
-        tool("umount", &[&stage.path("files")]).expect("nobody has it");
+        within_seconds("nobody has it", || tool("umount", &[&stage.path("files")]).is_ok());
         stage.start_agent();
         tool("mount", &["-o", "noatime", stage.block(), &stage.path("files")]).expect("mounted");
         assert_eq!(is_frozen(&path) || is_append_only(&path), is_left, "step {step}: nobody has given it back");
@@ -497,8 +499,8 @@ fn a_file_whose_folder_was_renamed_meanwhile_is_thawed_by_the_next_agent() {
     let own = after.join("file");
     assert!(is_frozen(&own) && is_journaled(&stage, &own));
     stage.start_agent();
-    assert!(!is_frozen(&own) && is_frozen(&path));
-    within_seconds("it is off the journal", || !is_journaled(&stage, &own));
+    within_seconds("it is thawed, and off the journal", || !is_frozen(&own) && !is_journaled(&stage, &own));
+    assert!(is_frozen(&path));
     tool("chattr", &["-i", &path.display().to_string()]).expect("thawed");
     drop(held);
 }

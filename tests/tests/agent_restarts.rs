@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use willow_host::direct_io::{File, Session, SessionOptions};
-use willow_tests::signals::signalled;
-use willow_tests::stage::{Stage, contents, is_frozen, or_skip, within_seconds};
+use willow_tests::signals::{interrupted, signalled};
+use willow_tests::stage::{Stage, WAIT_MAX, contents, is_frozen, or_skip, within_seconds};
 
 const WRITERS: u64 = 3;
 /// Numbers that a writer writes round and round, and how far its file grows and is cut back.
@@ -108,7 +108,8 @@ fn left_immutable(stage: &mut Stage) -> std::path::PathBuf {
 #[test]
 fn an_agent_that_does_not_come_back_is_waited_for_once() {
     let Some(mut stage) = or_skip("an_agent_that_does_not_come_back_is_waited_for_once", Stage::ext4()) else { return };
-    let patience = Duration::from_secs(2);
+    // Much longer than an open takes that does not wait.
+    let patience = Duration::from_secs(8);
     let session = Session::open(SessionOptions { patience, ..options(&stage) }).expect("a session");
     let path = left_immutable(&mut stage);
     let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a name");
@@ -137,7 +138,7 @@ fn an_agent_that_does_not_come_back_is_waited_for_once() {
 #[test]
 fn a_signal_ends_the_wait_of_an_open_and_no_other() {
     let Some(mut stage) = or_skip("a_signal_ends_the_wait_of_an_open_and_no_other", Stage::ext4()) else { return };
-    let session = Session::open(SessionOptions { patience: Duration::from_secs(25), ..options(&stage) }).expect("one");
+    let session = Session::open(SessionOptions { patience: WAIT_MAX, ..options(&stage) }).expect("one");
     let other = stage.on_it("other");
     fs::write(&other, contents(20_000, 1)).expect("written");
     let writes = Arc::new(File::new(&session, writable(&other)).expect("a file"));
@@ -151,8 +152,7 @@ fn a_signal_ends_the_wait_of_an_open_and_no_other() {
             opened.err().map(|error| error.errno())
         })
     };
-    let interrupted = signalled(0, open()).join().expect("it does not panic");
-    assert_eq!(interrupted, Some(Errno::INTR.raw_os_error()));
+    assert_eq!(interrupted(open()), Some(Errno::INTR.raw_os_error()));
     let restarted = signalled(libc::SA_RESTART, open());
     let grows = writes.clone();
     let written = signalled(0, Box::new(move || grows.pwrite(b"grown", 30_000).err().map(|error| error.errno())));

@@ -20,7 +20,7 @@ use willow_shm::testing::Lingering;
 use willow_tests::stage::{Stage, contents, is_frozen, or_skip, tool, within_seconds};
 
 /// Longest wait for what does not wait for a hostile peer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const MALLORY: u32 = 54_951;
 /// Connections that send such a descriptor at a time.
 const HOSTILE: usize = 30;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use willow_host::direct_io::{Appender, Session, SessionOptions};
 use willow_tests::appended::{check, record};
 use willow_tests::attacker::{Talking, attacker};
@@ -14,7 +14,7 @@ use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, within_second
 const MALLORY: u32 = 54_892;
 const FIRST: usize = 5000;
 /// How long an answer may take: what it waits for otherwise ends with the test alone.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// SPUs of the stage's device.
 const SPUS: u64 = 8;
 /// Room for the spools of all files that a user may have appended to.
@@ -52,6 +52,7 @@ fn who_has_shown_nothing_of_a_file_ends_nothing_of_it() {
     assert_eq!(mallory.line(), "ends\t\n");
     let session = session(&stage);
     let appender = Appender::open(&session, &path).expect("it opens");
+    let begun = Instant::now();
     for turn in 0..TURNS {
         for part in 0..2 {
             appender.append(&record(1, 2 * turn + part)).expect("appended");
@@ -60,8 +61,9 @@ fn who_has_shown_nothing_of_a_file_ends_nothing_of_it() {
     }
     let counts = session.counts();
     assert_eq!(counts.direct_appends, u64::from(2 * TURNS));
-    // Now and then once more, where the file gets its length between two records.
-    assert!(counts.opened <= u64::from(TURNS + TURNS / 4), "begun {} times in {TURNS} turns", counts.opened);
+    // Now and then once more, where the file gets its length between two records: each second.
+    let more = u64::from(TURNS / 4) + begun.elapsed().as_secs();
+    assert!(counts.opened <= u64::from(TURNS) + more, "begun {} times in {TURNS} turns", counts.opened);
     assert_eq!(check(&fs::read(&path).expect("read"), FIRST).expect("whole")[&1].len(), 2 * TURNS as usize);
     mallory.go_on();
     assert!(mallory.has_succeeded());
@@ -178,7 +180,8 @@ fn an_agent_starts_where_the_file_system_has_just_been_written() {
         let session = session(&stage);
         let appender = Appender::open(&session, &log).expect("it opens");
         appender.append(&record(1, turn)).expect("appended");
-        assert!(is_frozen(&log), "turn {turn}");
+        // Not so for a moment whenever it gets its length.
+        within_seconds("the device appends", || is_frozen(&log));
         stage.kill_agent();
         // What the journal has is written to its place later: the superblock, and what is told of groups of blocks.
         // At the first attempt, or the stage says that it did not.

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use willow_host::direct_io::{Appender, Session, SessionOptions};
 use willow_host::testing::AGENT_CRASHED;
 use willow_tests::appended::{FIRST, check, record};
@@ -17,6 +17,9 @@ use willow_tests::stage::{Stage, contents, is_append_only, is_frozen, or_skip, s
 const STEPS_MIN: u32 = 25;
 /// Records before each time that the file gets its length.
 const RECORDS: u32 = 4;
+/// Longest wait for an agent's end after what was done with it, and how often a step is tried again.
+const END_MAX: Duration = Duration::from_secs(10);
+const AGAIN_MAX: u32 = 20;
 
 /// What is done with an agent while it lives: appends until the file has got its length twice, once while it goes on and once for good. `told` counts
 /// the records that were acknowledged; true where the device appended them all and the agent has given the file back: it does not end then.
@@ -62,18 +65,27 @@ fn end_at_every_step(test: &str, besides: fn(&Stage)) {
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
     stage.kill_agent();
     let (mut by_others, mut in_the_midst) = (0, 0);
-    for step in 1.. {
-        let path = stage.on_it(&format!("log-{step}"));
+    let (mut step, mut again) = (1, 0);
+    loop {
+        let path = stage.on_it(&format!("log-{step}-{again}"));
         fs::write(&path, contents(FIRST, 1)).expect("written");
         fs::File::open(&path).and_then(|file| file.sync_all()).expect("synced");
         let mut agent = stage.crasher(step, None).expect("it answers");
         let mut told = 0;
         let is_over = used(&stage, &mut agent, &path, &mut told);
-        if is_over {
+        // Where the kernel had to append a record, as while the file was given its length, the agent may have gone other ways than the ones
+        // before it, and have come to no end: that step is tried again.
+        let begun = Instant::now();
+        while !is_over && agent.try_wait().expect("its state").is_none() && begun.elapsed() < END_MAX {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if agent.try_wait().expect("its state").is_none() {
             agent.kill().expect("killed");
         }
         let status = agent.wait().expect("an end");
-        assert!(is_over || status.code() == Some(AGENT_CRASHED), "step {step}: {status}");
+        let is_missed = !is_over && status.code() != Some(AGENT_CRASHED);
+        again = if is_missed { again + 1 } else { 0 };
+        assert!(again < AGAIN_MAX, "step {step}: {status}");
         in_the_midst += u32::from(is_frozen(&path));
         let others = is_append_only(&path);
         if others {
@@ -115,5 +127,6 @@ fn end_at_every_step(test: &str, besides: fn(&Stage)) {
             assert!(in_the_midst > 0 && by_others > 0);
             return;
         }
+        step += u32::from(!is_missed);
     }
 }

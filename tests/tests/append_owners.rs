@@ -18,7 +18,7 @@ const MALLORY: u32 = 54_882;
 /// More than is appended while a test runs.
 const COUNT: &str = "100000000";
 /// How long an answer may take: what it waits for otherwise ends with the test alone.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A user's process that appends to a file of the user's without an end.
 struct Appending {

@@ -21,7 +21,7 @@ const PLACE_BYTES: usize = 65_536;
 const BLOCK_BYTES: usize = 4096;
 /// Most answers before a kill, and the longest wait for them.
 const ANSWERS_MAX: u64 = 40;
-const ANSWERS_WAIT_MAX: Duration = Duration::from_secs(20);
+const ANSWERS_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Versions of a place; 0 is what a fresh namespace has.
 #[derive(Clone, Copy, Default)]

@@ -14,7 +14,7 @@ use willow_tests::attacker::{Found, Talking, attacker};
 use willow_tests::calls;
 use willow_tests::judge::Judge;
 use willow_tests::planted::Planted;
-use willow_tests::stage::{Stage, is_frozen, is_on_flash, or_skip, tool, within_seconds};
+use willow_tests::stage::{Stage, WAIT_MAX, is_frozen, is_on_flash, or_skip, tool, within_seconds};
 use willow_tests::ways::{Ways, kernel};
 
 const ALICE: u32 = 54_501;
@@ -229,17 +229,18 @@ fn nothing_is_permitted_before_the_proof() {
     let Some(mut stage) = ext4("nothing_is_permitted_before_the_proof") else { return };
     assert!(!is_ever_permitted(&stage));
     let planted = Planted::start(&mut stage, AgentFault::GrantFirst);
-    assert!(is_ever_permitted(&stage), "what an agent permits before the proof is not seen");
+    // Whoever looks has to look in time: as a rule it is seen at once.
+    assert!((0..30).any(|_| is_ever_permitted(&stage)), "what an agent permits before the proof is not seen");
     drop(planted);
 }
 
-/// Whether the device permits anything of a file that has thawed: in one of ten times that it is opened and closed.
-fn is_permitted_when_thawed(stage: &Stage) -> bool {
+/// Whether the device permits anything of a file that has thawed: in one of so many times that it is opened and closed.
+fn is_permitted_when_thawed(stage: &Stage, times: usize) -> bool {
     let path = stage.on_it("closed");
     fs::write(&path, vec![1; 64 << 10]).expect("written");
     let session = Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session");
     let (judge, reader) = (Judge::new(stage), fs::File::open(&path).expect("open"));
-    (0..10).any(|_| {
+    (0..times).any(|_| {
         let file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
         let file = File::new(&session, file).expect("a file");
         file.take().expect("directly");
@@ -249,7 +250,7 @@ fn is_permitted_when_thawed(stage: &Stage) -> bool {
             scope.spawn(|| drop(file));
             let begun = std::time::Instant::now();
             while is_frozen() {
-                assert!(begun.elapsed().as_secs() < 30, "it does not thaw");
+                assert!(begun.elapsed() < WAIT_MAX, "it does not thaw");
             }
             !judge.permitted(None).is_empty()
         })
@@ -259,9 +260,9 @@ fn is_permitted_when_thawed(stage: &Stage) -> bool {
 #[test]
 fn nothing_is_permitted_of_a_file_that_has_thawed() {
     let Some(mut stage) = ext4("nothing_is_permitted_of_a_file_that_has_thawed") else { return };
-    assert!(!is_permitted_when_thawed(&stage));
+    assert!(!is_permitted_when_thawed(&stage, 10));
     let planted = Planted::start(&mut stage, AgentFault::ThawFirst);
-    assert!(is_permitted_when_thawed(&stage), "what an agent revokes too late is not seen");
+    assert!(is_permitted_when_thawed(&stage, 300), "what an agent revokes too late is not seen");
     drop(planted);
 }
 

@@ -21,7 +21,7 @@ use willow_tests::stage::{By, Stage, contents, has, is_frozen, or_skip, tool, wi
 
 const ALICE: u32 = 54_601;
 /// After how many seconds something waits for a file system that is frozen: much longer than a machine that is busy takes for it.
-const HANGS_SECONDS: &str = "120";
+const HANGS_SECONDS: &str = "300";
 /// Extents of the file that takes long to be opened, and files that one process has meanwhile.
 const PIECES: usize = 6000;
 const SMALL: usize = 100;
@@ -95,8 +95,10 @@ fn nothing_is_written_past_a_file_system_that_is_frozen() {
             within_seconds("it thaws", || !is_frozen(&other));
         }
         // Nothing keeps the file system from being mounted read-only, or taken away, when nobody has a file.
-        tool("mount", &["-o", "remount,ro", &stage.path("files")]).expect("read-only");
-        tool("umount", &[&stage.path("files")]).expect("taken away");
+        // The agent closes a file a moment after it has thawed.
+        let files = stage.path("files");
+        within_seconds("it is read-only", || tool("mount", &["-o", "remount,ro", &files]).is_ok());
+        within_seconds("it is taken away", || tool("umount", &[&files]).is_ok());
     }
 }
 
@@ -219,7 +221,7 @@ fn a_file_system_that_grows_leaves_direct_files_where_they_are() {
         let ext4: (&[&str], &[&str]) = (&["mkfs.ext4", "-q", "-F", &block, "64M"], &["resize2fs", &block]);
         let make = ["mkfs.xfs", "-q", "-f", "-m", "reflink=0", "-d", "size=300m", &block];
         let (make, grow) = if system == "ext4" { ext4 } else { (&make[..], &["xfs_growfs", "-d", &files][..]) };
-        tool("umount", &[&files]).expect("nobody has it");
+        within_seconds("nobody has it", || tool("umount", &[&files]).is_ok());
         tool(make[0], &make[1..]).expect("made on a part of it");
         tool("mount", &["-o", "noatime", &block, &files]).expect("mounted");
         let blocks = || rustix::fs::statvfs(&files).expect("its size").f_blocks;
@@ -419,8 +421,8 @@ fn is_permitted_while_frozen(stage: &Stage, rounds: u64) -> bool {
         let prepared = alice.line();
         assert!(prepared.to_lowercase().contains("prepared"), "{prepared}");
         alice.tell();
-        // At another place of the other's way each time.
-        std::thread::sleep(Duration::from_millis(7 * round % 150));
+        // At another place of the other's way each time, however slow that is.
+        std::thread::sleep(Duration::from_millis(if round % 2 == 0 { 7 * round % 150 } else { 7 * round }));
         freeze(stage);
         for _ in 0..20 {
             is_permitted |= !judge.permitted(None).is_empty();

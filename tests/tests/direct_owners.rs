@@ -312,6 +312,7 @@ fn a_lease_of_its_users_own_keeps_a_file_no_longer_than_the_kernel_waits_for_lea
     let mut leases = Talking::new(&mut attacker(&stage, MALLORY, &hers, "leases"));
     let said = leases.line();
     assert!(said.starts_with("leased"), "{said}");
+    let begun = Instant::now();
     drop(mallory);
     let is_kept = || is_frozen(&hers) || is_append_only(&hers);
     // Others do not wait for it.
@@ -320,6 +321,7 @@ fn a_lease_of_its_users_own_keeps_a_file_no_longer_than_the_kernel_waits_for_lea
     let again = Writer::start(&stage, ALICE);
     let wait = fs::read_to_string("/proc/sys/fs/lease-break-time").expect("how long the kernel waits");
     let wait = Duration::from_secs(wait.trim().parse().expect("seconds"));
+    assert!(is_kept() || begun.elapsed() < wait, "others waited for it");
     let begun = Instant::now();
     while is_kept() {
         assert!(

@@ -20,7 +20,7 @@ const SECRET: &[u8] = b"what Bob alone may read ";
 /// How often a loop device may be somebody else's by the time that it is attached again, a moment after it was detached.
 const TRIES: usize = 10;
 /// Longest time until a loop device is detached that others have open.
-const DETACHED_MAX: Duration = Duration::from_secs(30);
+const DETACHED_MAX: Duration = Duration::from_secs(120);
 
 fn session(stage: &Stage) -> Arc<Session> {
     Session::open(SessionOptions::new(stage.path("device"), stage.path("agent"))).expect("a session")

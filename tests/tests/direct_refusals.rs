@@ -94,7 +94,7 @@ fn files_that_one_call_changes_are_all_kept_from_being_frozen_until_it_is_done()
 /// Says something to the agent; its answer.
 fn ask(channel: &Channel, text: &str, files: &[BorrowedFd<'_>]) -> String {
     channel.send(text.as_bytes(), files).expect("asked");
-    let answer = channel.receive_within(Duration::from_secs(60)).expect("an answer");
+    let answer = channel.receive_within(Duration::from_secs(120)).expect("an answer");
     String::from_utf8_lossy(&answer.bytes).into_owned()
 }
 

@@ -34,7 +34,7 @@ impl Host {
 
     /// Runs one step, which must succeed.
     fn step(&mut self, script: &str) -> String {
-        self.guest.check_for(Duration::from_secs(300), &format!("{}\n{script}", self.prelude))
+        self.guest.check_for(Duration::from_secs(1200), &format!("{}\n{script}", self.prelude))
     }
 }
 

@@ -30,7 +30,7 @@ fn linux_writes_atomically_and_refuses_misuse() {
     let target = format!("-t tcp -a {HOST_ADDRESS} -s {}", daemon.address().port());
     let prelude =
         format!("{FUNCTIONS}\nNQN={}\nTARGET='{target}'\ncat > /tmp/write.py <<'END'{WRITE}END\n", daemon.nqn());
-    let mut step = |script: &str| guest.check_for(Duration::from_secs(300), &format!("{prelude}\n{script}"));
+    let mut step = |script: &str| guest.check_for(Duration::from_secs(1200), &format!("{prelude}\n{script}"));
     let told = step(
         "# Linux 6.12's multipath devices do not pass the units on.
          modprobe -r nvme_tcp nvme_fabrics nvme_core

@@ -33,7 +33,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
                 exec setpriv --reuid 1000 --regid 1000 --clear-groups -- /host/willow direct write /mnt/his --agent /tmp/agent
             }
             freezes() {
-                begin /tmp/writer endless 1000 < <(sleep 100)
+                begin /tmp/writer endless 1000 < <(sleep 2000)
                 eventually 60 grep -q written /tmp/writer
                 fsfreeze -f /mnt
                 eventually 60 stopped || { tail -n 3 /tmp/writer; tail -n 20 /tmp/agent.log; false; }
@@ -53,7 +53,7 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
                 end_agent
             }
             ";
-        guest.check_for(Duration::from_secs(300), &format!("{prelude}{functions}{script}"))
+        guest.check_for(Duration::from_secs(1200), &format!("{prelude}{functions}{script}"))
     };
     step(
         &prelude_now,
@@ -101,11 +101,11 @@ fn a_user_of_a_linux_host_reaches_his_file_past_its_kernel() {
     step(
         &prelude_now,
         "chown 1000:1000 /mnt/his
-         writer < <(sleep 100) > /dev/null 2>&1 &
+         writer < <(sleep 2000) > /dev/null 2>&1 &
          eventually 60 frozen /mnt/his
          kill -KILL $!
          eventually 30 thawed /mnt/his
-         writer < <(sleep 100) > /dev/null 2>&1 &
+         writer < <(sleep 2000) > /dev/null 2>&1 &
          echo $! > /tmp/writer.pid
          eventually 60 frozen /mnt/his
          kill -KILL $(cat /tmp/agent.pid)

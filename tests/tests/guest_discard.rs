@@ -41,7 +41,7 @@ fn linux_discards_all_of_a_namespace() {
     daemon.command(&["ns", "create", "--csi", "nvm", "--size", "9G"]);
     let target = format!("-t tcp -a {HOST_ADDRESS} -s {}", daemon.address().port());
     let prelude = format!("{FUNCTIONS}\nNQN={}\nTARGET='{target}'\n{PLACES}", daemon.nqn());
-    let mut step = |script: &str| guest.check_for(Duration::from_secs(300), &format!("{prelude}\n{script}"));
+    let mut step = |script: &str| guest.check_for(Duration::from_secs(1200), &format!("{prelude}\n{script}"));
     step(
         "nvme connect $TARGET -n $NQN --nr-io-queues=2
          eventually 60 block 1

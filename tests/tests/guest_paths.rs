@@ -65,7 +65,7 @@ fn linux_goes_on_by_another_path() {
     let links = [0, 1].map(|at: usize| Link::to(daemon.addresses()[at]));
     let [one, other] = [0, 1].map(|at: usize| links[at].address().port());
     let prelude = format!("{FUNCTIONS}\nNQN={}\nONE={one} OTHER={other}\n{PATHS}", daemon.nqn());
-    let mut step = |script: &str| guest.check_for(Duration::from_secs(300), &format!("{prelude}\n{script}"));
+    let mut step = |script: &str| guest.check_for(Duration::from_secs(1200), &format!("{prelude}\n{script}"));
     let reload = |daemon: &Daemon, states: [&str; 2]| {
         write_config(&folder, states);
         let process = daemon.process_id().expect("it runs").to_string();

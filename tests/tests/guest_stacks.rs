@@ -174,7 +174,7 @@ fn reads_all(guest: &mut Guest, prelude: &str) {
     for (command, ..) in &all {
         script.push_str(&format!("say nvme {command}\n"));
     }
-    let said = guest.check_for(Duration::from_secs(300), &script);
+    let said = guest.check_for(Duration::from_secs(1200), &script);
     let mut ends = said.split_inclusive("@ended ");
     let mut wrong = Vec::new();
     // What one printed ends where the status of it begins, and the next one's begins behind that.
@@ -192,7 +192,7 @@ fn reads_all(guest: &mut Guest, prelude: &str) {
 }
 
 fn stacks(guest: &mut Guest, prelude: &str) {
-    let mut step = |script: &str| guest.check_for(Duration::from_secs(300), &format!("{prelude}\n{script}"));
+    let mut step = |script: &str| guest.check_for(Duration::from_secs(1200), &format!("{prelude}\n{script}"));
     step(
         "modprobe raid1; modprobe dm-crypt; modprobe btrfs
          mdadm --create /dev/md0 --run --level=1 --raid-devices=2 --assume-clean --metadata=1.2 --bitmap=internal $LEFT $RIGHT

@@ -13,7 +13,7 @@ use willow_tests::guest_agent::{folder, key, prelude};
 use willow_tests::ways::{Ways, version};
 
 /// Longest time of a step: a hundred ways, each with a file that is opened directly, on an emulated machine.
-const STEP_MAX: Duration = Duration::from_secs(900);
+const STEP_MAX: Duration = Duration::from_secs(1800);
 /// A user.
 const ALICE: u32 = 1000;
 
@@ -114,7 +114,7 @@ fn on_the_guests_kernel_file_systems_grow_under_direct_files_and_leases_are_wait
     let Some(mut host) = Host::boot_or_skip(test) else { return };
     let grow = |command: &str| {
         format!(
-            "begin /tmp/writer endless {ALICE} < <(sleep 800)
+            "begin /tmp/writer endless {ALICE} < <(sleep 3000)
              writer=$!
              file=/mnt/of-{ALICE}/file
              eventually 60 grep -q written /tmp/writer
@@ -166,7 +166,7 @@ fn on_the_guests_kernel_file_systems_grow_under_direct_files_and_leases_are_wait
     for make in ["mkfs.ext4 -q -F $(block 1)", "mkfs.xfs -q -f -m reflink=0 $(block 1)"] {
         host.begin(make, "");
         host.step(&format!(
-            "begin /tmp/writer endless {ALICE} < <(sleep 800)
+            "begin /tmp/writer endless {ALICE} < <(sleep 3000)
              writer=$!
              eventually 60 grep -q written /tmp/writer
              xfs_io -x -c shutdown /mnt

@@ -6,14 +6,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use willow_auth::{Credentials, Entropy, HostKey, Secret};
 use willow_host::agent::message::Attachment;
 use willow_host::direct_io::{AgentClient, File, Queue, Request, Session, SessionOptions, endpoint};
 use willow_host::{Controller, NvmeError, Options, RpcCall};
 use willow_tests::midst::killed_with_commands_under_way;
-use willow_tests::stage::{By, Stage, contents, is_frozen, or_skip, tool, within_seconds};
+use willow_tests::stage::{By, Stage, WAIT_MAX, contents, is_frozen, or_skip, tool, within_seconds};
 
 const ALICE: u32 = 54_501;
 const BOB: u32 = 54_502;
@@ -64,7 +64,7 @@ fn protection(stage: &Stage, name: &str) -> u64 {
 /// That nothing of any process is left: not on the device, not on the file system.
 fn settles(stage: &Stage, files: &[&Path]) {
     within_seconds("the device forgets the processes", || protection(stage, "processes") == 0);
-    assert_eq!(protection(stage, "permissions"), 0);
+    within_seconds("it permits nothing", || protection(stage, "permissions") == 0);
     files.iter().for_each(|file| within_seconds(&format!("{} thaws", file.display()), || !is_frozen(file)));
 }
 
@@ -221,7 +221,7 @@ fn tickets_of_one_process(test: &str, by: By) {
         while user.namespaces().await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;
             left += 1;
-            assert!(left < 3000, "it is still there");
+            assert!(left < 12_000, "it is still there");
         }
         Controller::connect(second).await.expect("the other's is good").shut_down().await.expect("gone");
     });
@@ -262,10 +262,10 @@ fn deaths_with_commands_under_way(test: &str, by: By) {
 
 /// Reads and writes of a file by several threads and a queue, until they are told to stop; what they see is checked against what they
 /// wrote.
-fn work(session: &Arc<Session>, path: &Path, stop: &AtomicBool) -> u64 {
+fn work(session: &Arc<Session>, path: &Path, stop: &AtomicBool, done: &AtomicU64) {
     const PART: usize = 65_536;
     let open = || fs::OpenOptions::new().read(true).write(true).open(path).expect("open");
-    let done: Vec<u64> = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3usize)
             .map(|thread| {
                 scope.spawn(move || {
@@ -280,34 +280,32 @@ fn work(session: &Arc<Session>, path: &Path, stop: &AtomicBool) -> u64 {
                         let mut got = vec![0; 20_000];
                         assert_eq!(file.pread(&mut got, base + 1000).expect("read"), 20_000);
                         assert!(got == new, "thread {thread}, round {rounds}");
+                        done.fetch_add(1, Ordering::Relaxed);
                     }
-                    u64::from(rounds)
                 })
             })
             .collect();
         let queue = scope.spawn(move || {
             let file = Arc::new(File::new(session, open()).expect("a file"));
             let mut queue = Queue::new(session, 8).expect("a queue");
-            let (mut rounds, mut done) = (0u64, Vec::new());
+            let (mut rounds, mut ends) = (0u64, Vec::new());
             while !stop.load(Ordering::Relaxed) {
                 let offset = (3 * PART) as u64 + rounds % 8 * 4096;
                 let request = Request::Read { offset, buffer: vec![0; 4096] };
                 queue.submit(&file, offset, request).expect("taken");
                 while queue.under_way() > 4 {
-                    queue.wait(&mut done, 1, Duration::from_secs(60));
+                    queue.wait(&mut ends, 1, WAIT_MAX);
                 }
-                for ended in done.drain(..) {
+                for ended in ends.drain(..) {
                     assert_eq!(ended.result.expect("read"), 4096);
                     assert!(ended.buffer == contents(4 * PART, 0)[ended.tag as usize..][..4096]);
                 }
                 rounds += 1;
             }
-            queue.wait(&mut done, usize::MAX, Duration::from_secs(60));
-            rounds
+            queue.wait(&mut ends, usize::MAX, WAIT_MAX);
         });
-        threads.into_iter().chain([queue]).map(|thread| thread.join().expect("its end")).collect()
+        threads.into_iter().chain([queue]).for_each(|thread| thread.join().expect("its end"));
     });
-    done.iter().sum()
 }
 
 #[test]
@@ -316,9 +314,9 @@ fn programs_go_on_when_the_agent_is_killed_and_started_again() {
     let path = stage.on_it("file");
     fs::write(&path, contents(4 * 65_536, 0)).expect("written");
     let session = session(&stage);
-    let stop = AtomicBool::new(false);
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let working = scope.spawn(|| work(&session, &path, &stop));
+        let working = scope.spawn(|| work(&session, &path, &stop, &done));
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(400));
             let before = session.counts().direct_reads;
@@ -330,8 +328,9 @@ fn programs_go_on_when_the_agent_is_killed_and_started_again() {
         }
         let before = session.counts().direct_writes;
         within_seconds("it goes directly again", || session.counts().direct_writes > before + 10);
+        within_seconds("it is worked", || done.load(Ordering::Relaxed) > 20 || working.is_finished());
         stop.store(true, Ordering::Relaxed);
-        assert!(working.join().expect("its end") > 20);
+        working.join().expect("its end");
     });
     drop(session);
     settles(&stage, &[&path]);

@@ -61,7 +61,7 @@ fn an_app_asks_the_endpoint_that_its_request_came_from() {
         // Ten questions under way at once, from all SPUs; each is answered with its double, a status on the third.
         let host = async {
             for _ in 0..10 {
-                let upcall = hre.receive_upcall(Duration::from_secs(20)).await.expect("no error").expect("an upcall");
+                let upcall = hre.receive_upcall(Duration::from_secs(120)).await.expect("no error").expect("an upcall");
                 assert_eq!((upcall.app, upcall.handler), (client.number(), 9));
                 let question = u32::from_le_bytes(upcall.body[..].try_into().expect("4 bytes"));
                 assert_eq!(u32::from(upcall.spu), question % 4, "it comes from the SPU that was asked");
@@ -113,7 +113,7 @@ fn a_question_to_an_endpoint_that_goes_away_is_answered_with_its_end() {
         let hre = attach(&daemon).await;
         let client = AppClient::find(hre.clone(), "asker").await.expect("it is there");
         let host = async {
-            let upcall = hre.receive_upcall(Duration::from_secs(20)).await.expect("no error").expect("an upcall");
+            let upcall = hre.receive_upcall(Duration::from_secs(120)).await.expect("no error").expect("an upcall");
             hre.answer_upcall(upcall.id, 0, 42).await.expect("it is taken");
         };
         let ((), answer) = tokio::join!(host, ask(&client, 0, 2));

@@ -13,14 +13,27 @@ pub fn willow() -> Command {
     command
 }
 
+/// Makes a folder that was not there: processes of another namespace have the same numbers, and so had those of a run that was killed.
+fn fresh(within: &std::path::Path, name: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let path = || within.join(format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    let is_there = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AlreadyExists;
+    loop {
+        let path = path();
+        match std::fs::create_dir(&path) {
+            Err(error) if is_there(&error) => {}
+            made => break made.map(|()| path).unwrap(),
+        }
+    }
+}
+
 /// A folder that every user may enter, with a copy of the command: a build folder may be in somebody's home.
 pub struct Public(PathBuf);
 
 impl Public {
     pub fn new() -> Self {
         use std::os::unix::fs::PermissionsExt;
-        let folder = std::env::temp_dir().join(format!("willow-public-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = fresh(&std::env::temp_dir(), "willow-public");
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
         // By another process: children that other tests begin meanwhile would inherit a descriptor that writes it, and keep it from being run (ETXTBSY).
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_willow")).arg(folder.join("willow")).status();
@@ -50,11 +63,7 @@ pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        Folder(fresh(&PathBuf::from(env!("CARGO_TARGET_TMPDIR")), "cli"))
     }
 
     pub fn file(&self, name: &str, contents: &[u8]) -> String {

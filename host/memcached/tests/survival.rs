@@ -18,10 +18,10 @@ enum Wrong {
 }
 
 /// The power fails at any moment of a load of sets, and of appends and counts: what was acknowledged is there. Without the flush it is not
-/// (so that the test would notice).
-fn power_cuts(durable: bool) -> Result<(), Wrong> {
+/// (so that the test would notice). So many runs, or until one went wrong.
+fn power_cuts(durable: bool, runs: u64) -> Result<(), Wrong> {
     let mut random = Random::new(9);
-    for seed in 0..4_u64 {
+    for seed in 0..runs {
         let mut options = FaultOptions::new(usize::from(common::SPUS), 64 << 20);
         (options.seed, options.delayed_percent) = (seed, 20);
         let media = FaultMedia::new(options);
@@ -95,14 +95,15 @@ fn power_cuts(durable: bool) -> Result<(), Wrong> {
 
 #[test]
 fn what_was_acknowledged_survives_power_cuts() {
-    if let Err(Wrong::Lost(what) | Wrong::Invented(what)) = power_cuts(true) {
+    if let Err(Wrong::Lost(what) | Wrong::Invented(what)) = power_cuts(true, 4) {
         panic!("{what}");
     }
 }
 
 #[test]
 fn without_flushes_power_cuts_lose_what_was_acknowledged() {
-    let outcome = power_cuts(false);
+    // In which run depends on who was how far.
+    let outcome = power_cuts(false, 40);
     assert!(matches!(&outcome, Err(Wrong::Lost(what)) if !what.is_empty()), "{outcome:?}");
 }
 

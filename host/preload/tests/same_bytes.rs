@@ -15,7 +15,7 @@ const STEPS: u64 = 60;
 /// Programs that are run on each file system; `WILLOW_SAME_PROGRAMS` says otherwise.
 const PROGRAMS: u64 = 40;
 /// A program that takes longer hangs.
-const PROGRAM_MAX: Duration = Duration::from_secs(120);
+const PROGRAM_MAX: Duration = Duration::from_secs(300);
 /// Runs that are spent on making a program shorter that shows a difference.
 const SHRINKING_MAX: u32 = 60;
 
@@ -126,7 +126,7 @@ fn run(stage: &Stage, program: &Program, planted: Option<&str>) -> Outcome {
     let held = |name: &str| fs::read(folder.join(name)).ok();
     let files: Vec<_> = ["f0", "f1", "f2", "f3", "f4"].iter().map(|name| ((*name).to_owned(), held(name))).collect();
     for (name, held) in &files {
-        assert!(held.is_none() || !is_frozen(&folder.join(name)), "{name} is frozen");
+        within_seconds(&format!("{name} thaws"), || held.is_none() || !is_frozen(&folder.join(name)));
     }
     Outcome { said, files, is_whole: output.status.success() }
 }
@@ -276,9 +276,15 @@ fn programs_give_the_same_while_the_agent_is_killed_and_started_again() {
     let test = "programs_give_the_same_while_the_agent_is_killed_and_started_again";
     let Some(mut stage) = or_skip(test, Stage::ext4()) else { return };
     let mut met = 0;
-    for program in programs().take(20) {
+    for (number, program) in programs().enumerate() {
+        // Some of them have to be met, however fast the machine is.
+        if number >= 20 && met > 5 {
+            break;
+        }
         let folder = stage.on_it("same");
+        let begun = Instant::now();
         let without = run(&stage, &program, None);
+        let took = begun.elapsed();
         prepare(&folder, program.how);
         let mut command = with_library(&stage, &program, &folder, "");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
@@ -288,8 +294,8 @@ fn programs_give_the_same_while_the_agent_is_killed_and_started_again() {
             let _ = out.read_to_string(&mut all);
             all
         });
-        // Later with each program, so that some of them are amid direct input and output.
-        std::thread::sleep(Duration::from_millis(20 + 11 * program.seed % 200));
+        // Later with each program, so that some of them are amid direct input and output, which takes longer with the library.
+        std::thread::sleep(took * (1 + (number as u32 * 3) % 17) / 17);
         met += u32::from(child.try_wait().expect("a state").is_none());
         stage.kill_agent();
         stage.start_agent();

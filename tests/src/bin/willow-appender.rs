@@ -1,5 +1,5 @@
 //! A process that appends records to a file by the library, and says each as soon as it is acknowledged: `willow-appender DEVICE AGENT FILE WRITER COUNT
-//! [PAUSE_MS]`, with a pause behind each.
+//! [PAUSE_MS]`, with a pause behind each. A COUNT of `400-3000` is 400, and more until the device has appended one of them.
 //! Where DEVICE is `-` the agent says how the device is reached. It ends with status 3 where nobody knows whether a record was appended.
 
 use std::io::Write;
@@ -14,12 +14,14 @@ fn main() {
         panic!("DEVICE AGENT FILE WRITER COUNT [PAUSE_MS]")
     };
     let pause = Duration::from_millis(pause.first().map_or(0, |pause| pause.parse().expect("milliseconds")));
-    let (writer, count): (u32, u32) = (writer.parse().expect("a number"), count.parse().expect("a number"));
+    let (least, most) = count.split_once('-').unwrap_or((count.as_str(), count.as_str()));
+    let [writer, least, most] = [writer.as_str(), least, most].map(|number| number.parse::<u32>().expect("a number"));
     let options = if device == "-" { SessionOptions::by_agent(agent) } else { SessionOptions::new(device, agent) };
     let session = Session::open(options).expect("a session");
     let appender = Appender::open(&session, Path::new(file)).expect("it opens");
     let mut output = std::io::stdout().lock();
-    for number in 0..count {
+    let goes_on = |number: &u32| *number < least || (*number < most && session.counts().direct_appends == 0);
+    for number in (0..).take_while(goes_on) {
         let at = match appender.append(&record(writer, number)) {
             Err(AppendFailure::Unknown(_)) => std::process::exit(3),
             // Nothing is waited for, as a panic waits for its backtrace: whoever kills it then would not see it.

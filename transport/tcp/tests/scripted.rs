@@ -391,10 +391,10 @@ fn reset_and_keep_alive_end_queues() {
     admin_queue.ask(&fabrics::property_set(property::CC, 0x46_0061, false).with_cid(1), &[]);
     let mut again = Peer::initialized(server.address, false);
     assert!(again.connect(1, cntlid, NQN).status.is_success());
-    // A timeout of 300 ms, fed twice and then no more.
-    assert!(set_feature(&mut admin_queue, feature::KEEP_ALIVE_TIMER, 300).status.is_success());
+    // A timeout of 1.5 s, fed twice and then no more: less time goes by than that from one to the next, and more in all.
+    assert!(set_feature(&mut admin_queue, feature::KEEP_ALIVE_TIMER, 1500).status.is_success());
     for _ in 0..2 {
-        std::thread::sleep(Duration::from_millis(150));
+        std::thread::sleep(Duration::from_millis(800));
         assert!(admin_queue.ask(&SubmissionEntry::new(admin::KEEP_ALIVE).with_cid(1), &[]).status.is_success());
     }
     assert!(admin_queue.next().is_none() && again.next().is_none(), "the association ends");

@@ -220,7 +220,7 @@ fn what_came_by_a_ticket_ends_with_it() {
         let kernel = Kernel::new(by).await;
         let gone = |user: Controller| async move {
             let read = SubmissionEntry::new(opcode::nvm::FLUSH).with_nsid(1);
-            for _ in 0..2000 {
+            for _ in 0..24_000 {
                 match user.execute(Via::Any, "Flush", read, Transfer::None, false).await {
                     Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
                     Err(error) => return assert!(error.is_connection(), "{error}"),
@@ -264,7 +264,7 @@ fn a_ticket_says_how_many_endpoints_there_may_be_and_its_process_ends_with_who_t
         let control = ControlClient::new(Arc::new(NvmeHre::new(second, 0).await.unwrap()));
         assert!(known(control.processes().await.unwrap()));
         kernel.controller.shut_down().await.unwrap();
-        for _ in 0..2000 {
+        for _ in 0..24_000 {
             if !known(control.processes().await.unwrap()) {
                 return;
             }

@@ -38,7 +38,7 @@ fn host(host_nqn: &str, psk: Option<PresharedKey>, both: bool) -> HostKey {
 }
 
 fn serve_for(hosts: &[&HostKey], required: bool) -> Running {
-    serve_within(hosts, required, Duration::from_secs(2))
+    serve_within(hosts, required, PATIENCE)
 }
 
 fn serve_within(hosts: &[&HostKey], required: bool, connect_limit: Duration) -> Running {
@@ -248,7 +248,7 @@ fn connect_names_what_tls_proved() {
 #[test]
 fn what_is_no_tls_is_closed_unread_and_what_stalls_is_closed_in_time() {
     let known = host(HOST, Some(psk(Hash::Sha256)), false);
-    let running = serve_for(&[&known], true);
+    let running = serve_within(&[&known], true, Duration::from_secs(2));
     // NVMe/TCP in the clear, noise, and half of a ClientHello: nothing of NVMe comes back.
     for begin in [&initialize()[..], b"\x80garbage", &[0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3], &[0x16; 300]] {
         let mut stream = TcpStream::connect(running.address).unwrap();

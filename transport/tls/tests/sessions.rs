@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -24,10 +24,23 @@ fn acceptor(key: &PresharedKey) -> Acceptor {
     Acceptor::new(KnownHosts::new(KeyRing::new(hosts), vec![SUBSYSTEM.to_owned()])).unwrap()
 }
 
+/// How much the kernel keeps of a socket's data is this machine's otherwise.
+fn bound(socket: &TcpStream) {
+    let bytes: libc::c_int = 256 << 10;
+    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        // SAFETY: the kernel reads a number of that length.
+        let done =
+            unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let far = listener.accept().unwrap().0;
+    bound(&near);
+    bound(&far);
     near.set_nonblocking(true).unwrap();
     far.set_nonblocking(true).unwrap();
     (near, far)
@@ -40,7 +53,7 @@ fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
         if let Some(done) = step() {
             return done;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "it hangs");
+        assert!(begun.elapsed() < Duration::from_secs(120), "it hangs");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -56,10 +56,15 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     pub fn new() -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("willow-flash-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("a new folder");
-        Scratch(path)
+        loop {
+            let name = format!("willow-flash-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                // Of a process with the same number, in another namespace or of a run that was killed.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Scratch(path)).expect("a new folder"),
+            }
+        }
     }
 
     pub fn file(&self) -> PathBuf {

@@ -18,7 +18,7 @@ use willow_memcached::{Server, ServerConfig, ServerError};
 use willow_shm_front::{Front, FrontConfig, Fronted};
 use willow_tcp::{ServeError, ServerHandle};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const SPUS: u16 = 3;
 
 /// A fresh path for a socket.
@@ -112,7 +112,7 @@ pub fn config() -> ServerConfig {
     ServerConfig {
         listen: vec!["127.0.0.1:0".parse().expect("an address")],
         unix: Some(path("clients")),
-        reconnect: Duration::from_secs(20),
+        reconnect: PATIENCE,
         ..ServerConfig::default()
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 use willow_tests::space;
+use willow_tests::stage::WAIT_MAX;
 
 /// All that a way could change of a file: as its descriptor shows it, and its path.
 pub struct State {
@@ -86,7 +87,7 @@ pub fn fresh(world: &World, in_pieces: bool) -> Result<File> {
         match std::fs::remove_file(&world.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 // It thaws when what was done with it has ended.
-                if begun.elapsed() > Duration::from_secs(10) {
+                if begun.elapsed() > WAIT_MAX {
                     return Err(error);
                 }
                 std::thread::sleep(Duration::from_millis(1));

@@ -46,6 +46,7 @@ use std::time::Duration;
 use willow_host::direct_io::{AgentClient, DirectError, DirectFile};
 use willow_host::{Hre, ShmHre, ShmOptions};
 use willow_tests::space;
+use willow_tests::stage::WAIT_MAX;
 
 const BYTES: usize = 64 << 10;
 
@@ -373,7 +374,7 @@ fn confirms(world: &World, agent: &Path, once: bool) -> Result<()> {
         let begun = std::time::Instant::now();
         let file = loop {
             match writable(&world.path) {
-                Err(_) if begun.elapsed() < Duration::from_secs(20) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) if begun.elapsed() < WAIT_MAX => std::thread::sleep(Duration::from_millis(5)),
                 opened => break opened?,
             }
         };
@@ -382,8 +383,7 @@ fn confirms(world: &World, agent: &Path, once: bool) -> Result<()> {
             channel.send(&willow_shm::message::encode(request), descriptors).map_err(Error::from)
         };
         ask(&Request::Open { version: VERSION, again: false, ready: false }, &[file.as_fd()])?;
-        let answer =
-            channel.receive_within(Duration::from_secs(20)).map_err(|error| Error::other(error.to_string()))?;
+        let answer = channel.receive_within(WAIT_MAX).map_err(|error| Error::other(error.to_string()))?;
         drop(file);
         println!("{}\t", String::from_utf8_lossy(&answer.bytes));
         if lines.next().is_none() {
@@ -392,7 +392,7 @@ fn confirms(world: &World, agent: &Path, once: bool) -> Result<()> {
         // Its number is the first of this connection.
         ask(&Request::Confirm { file: 1 }, &[])?;
         if once {
-            let answer = channel.receive_within(Duration::from_secs(20));
+            let answer = channel.receive_within(WAIT_MAX);
             let answer = answer.map_err(|error| Error::other(error.to_string()))?;
             println!("{}\t", String::from_utf8_lossy(&answer.bytes));
             continue;

@@ -10,6 +10,7 @@ use std::io::{Error, PipeReader, PipeWriter, Read, Result, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use willow_tests::stage::WAIT_MAX;
 
 const F_SETLEASE: libc::c_int = 1024;
 
@@ -103,7 +104,7 @@ fn truncate_later(folder: &Path, says: &mut PipeWriter, mut listens: PipeReader)
         if call.starts_with(&format!("{} ", libc::SYS_truncate)) {
             break;
         }
-        if since.elapsed() > Duration::from_secs(10) {
+        if since.elapsed() > WAIT_MAX {
             return Err(Error::other("the truncation does not begin"));
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -6,6 +6,7 @@ use std::io::{Error, Result, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use willow_tests::stage::WAIT_MAX;
 
 const PAGE_BYTES: usize = 4096;
 const UFFDIO_API: u64 = 0xc018_aa3f;
@@ -138,7 +139,7 @@ pub fn in_splice(file: File) -> Result<Ends> {
     // It has the file when it sleeps there.
     let call = format!("/proc/self/task/{number}/syscall");
     while !std::fs::read_to_string(&call)?.starts_with(&format!("{} ", libc::SYS_splice)) {
-        if since.elapsed() > Duration::from_secs(10) {
+        if since.elapsed() > WAIT_MAX {
             return Err(Error::other("the call does not begin"));
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -15,7 +15,7 @@ use willow_host::{BlockClient, ShmHre, ShmOptions};
 use willow_shm_front::{Front, FrontConfig, Fronted};
 use willow_tcp::{ServeError, Server, ServerConfig, ServerHandle};
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const BLOCK: u64 = 4096;
 /// Says to this program, run as a child, where the device is.
 pub const CHILD: &str = "WILLOW_TEST_SOCKET";
