@@ -120,7 +120,8 @@ fn what_is_damaged_or_not_of_this_runtime_is_compiled_anew() {
         fs::write(&file, &wrong).expect("written");
         let (new, said) = install(&folder, &module);
         assert_eq!((new, said), (vec![], 11), "{} bytes", wrong.len());
-        assert_eq!(fs::read(&file).expect("read").len(), whole.len(), "what is compiled anew takes its place");
+        let there = fs::read(&file).expect("read");
+        assert!(there != wrong && there.len() == whole.len(), "what is compiled anew takes its place");
     }
 }
 
@@ -194,7 +195,7 @@ fn the_oldest_make_room() {
     let first = one(&files).to_owned();
     // As many as there may be, younger than the first.
     for number in 0..300 {
-        fs::write(folder.kept().join(format!("other-{number}")), "other").expect("written");
+        fs::write(folder.kept().join(format!("-other-{number}")), "other").expect("written");
     }
     let (second, _) = install(&folder, &answers("app", 22));
     assert!(!first.exists() && one(&second).exists());
@@ -206,7 +207,7 @@ fn the_oldest_make_room() {
     }
     install(&folder, &answers("app", 33));
     let bytes: u64 = folder.files().iter().map(|file| fs::metadata(file).expect("there").len()).sum();
-    assert!(bytes <= 512 << 20, "{bytes}");
+    assert!((440 << 20..=512 << 20).contains(&bytes), "{bytes}");
 }
 
 #[test]

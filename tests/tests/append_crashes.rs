@@ -79,11 +79,13 @@ fn end_at_every_step(test: &str, besides: fn(&Stage)) {
         while !is_over && agent.try_wait().expect("its state").is_none() && begun.elapsed() < END_MAX {
             std::thread::sleep(Duration::from_millis(5));
         }
-        if agent.try_wait().expect("its state").is_none() {
+        let ended_itself = agent.try_wait().expect("its state").is_some();
+        if !ended_itself {
             agent.kill().expect("killed");
         }
         let status = agent.wait().expect("an end");
-        let is_missed = !is_over && status.code() != Some(AGENT_CRASHED);
+        assert!(is_over || !ended_itself || status.code() == Some(AGENT_CRASHED), "step {step}: {status}");
+        let is_missed = !is_over && !ended_itself;
         again = if is_missed { again + 1 } else { 0 };
         assert!(again < AGAIN_MAX, "step {step}: {status}");
         in_the_midst += u32::from(is_frozen(&path));

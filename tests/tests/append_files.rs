@@ -79,7 +79,7 @@ fn records_that_the_device_appends_are_the_files_for_all_who_look() {
     // More than a spool has, and by the kernel where the device takes no such record.
     offsets.extend(append(&appender, 1, 40..2300));
     let number = |offsets: &Vec<u64>| offsets.len() as u32;
-    while session.counts().direct_appends <= 2200 && offsets.len() < 10_000 {
+    while session.counts().direct_appends <= 2200 && offsets.len() < 3_500 {
         offsets.extend(append(&appender, 1, number(&offsets)..number(&offsets) + 100));
     }
     let (large, at) = (contents(100_000, 9), appender.append(&contents(100_000, 9)).expect("appended"));

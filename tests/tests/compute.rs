@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use willow_tests::stage::{By, Stage, is_frozen, or_skip, within_seconds};
+use willow_tests::stage::{By, Stage, WAIT_MAX, is_frozen, or_skip, within_seconds};
 
 const ALICE: u32 = 54_621;
 const BOB: u32 = 54_622;
@@ -343,7 +343,9 @@ fn a_vector_that_is_taken_back_in_the_middle_ends_with_an_error_and_leaves_no_re
         let arguments = ["saxpy", "2", "x.raw", "x.raw", "--out", "a.raw", "--dtype", "f8", "--drive-only"];
         let mut child = willow(&stage, &arguments).spawn().expect("it runs");
         // From when it has the file, unless it is quicker than who looks.
+        let begun = std::time::Instant::now();
         while !is_frozen(&vector) && child.try_wait().expect("its state").is_none() {
+            assert!(begun.elapsed() < WAIT_MAX, "it neither takes the file nor ends");
             std::thread::yield_now();
         }
         take_back(&stage, &vector);

@@ -31,7 +31,7 @@ fn linux_comes_by_tls_with_a_key_that_its_authentication_generated() {
         daemon.address().port()
     );
     guest.check_for(
-        Duration::from_secs(300),
+        Duration::from_secs(1200),
         &format!(
             "{prelude}
              serve_handshakes

@@ -194,6 +194,7 @@ fn nothing_durable_is_lost_by_kills_at_random_moments(medium: Medium) {
                 writer.await.expect("a writer ends with its device");
             }
             acknowledged += all() - before;
+            assert!(acknowledged > u64::from(round), "only {acknowledged} operations in {round} rounds");
             drop(controller);
         });
         daemon.restart();

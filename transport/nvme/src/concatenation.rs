@@ -9,7 +9,7 @@
 //! What always holds:
 //! - a generated key is good for one association: the first admin queue that comes by it, and I/O queues of its controller;
 //! - a controller that came by one has all its queues by it; another one may take its place (REPLACETLSPSK), for queues to come;
-//! - a controller on which one was generated in the clear takes what a user's may, and has no I/O queues: it is there to be left;
+//! - a controller on which one was generated in the clear takes what a user's may from then on, and gets no more I/O queues: it is there to be left;
 //! - of one host at most [`GENERATED_KEYS_MAX`] wait to be used.
 
 use willow_auth::{Concatenation, GeneratedKey, Hash, LentKey};
