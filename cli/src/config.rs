@@ -380,6 +380,10 @@ impl ServeOptions {
                 let mut known = HostAuthentication::new(hosts).map_err(Failure::new)?;
                 known.tls_required = tls_required;
                 known.validate().map_err(Failure::new)?;
+                // Where all come by TLS from the first byte, keys that an authentication generates come too late.
+                let reachable =
+                    HostAuthentication { tls_required: listen.iter().all(|one| one.tls_required), ..known.clone() };
+                reachable.validate().map_err(|why| Failure::new(format!("all of --listen is tls: {why}")))?;
                 Some(known)
             }
         };

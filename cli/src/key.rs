@@ -64,7 +64,7 @@ pub struct NewKey {
     /// A key for TLS alone, which proves both ends to each other
     #[arg(long, conflicts_with_all = ["both", "tls"])]
     tls_only: bool,
-    /// The host's connections are encrypted by a key that each authentication generates, and no other will do
+    /// The host's connections are encrypted by a key that each authentication generates, and no other will do; the device proves itself, too
     #[arg(long, conflicts_with_all = ["tls", "tls_only"])]
     secure_channel: bool,
 }
@@ -113,7 +113,7 @@ fn make(new: NewKey) -> Outcome<()> {
     if !new.tls_only {
         put("secret", &secret()?.to_text());
     }
-    if new.both {
+    if new.both || new.secure_channel {
         put("controller_secret", &secret()?.to_text());
     }
     if new.tls || new.tls_only {
@@ -228,7 +228,7 @@ mod tests {
             file: path.clone(),
             host: Some(host.to_owned()),
             hash: hash.to_owned(),
-            both: true,
+            both: hash != "sha512",
             tls: hash == "sha384",
             tls_only: false,
             secure_channel: hash == "sha512",
@@ -267,7 +267,8 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         make(new("nqn.2025-01.org.example:a", "sha512")).unwrap();
-        assert!(load(&path).unwrap().secure_channel);
+        let read = load(&path).unwrap();
+        assert!(read.secure_channel && read.credentials.is_some_and(|read| read.controller_secret.is_some()));
         std::fs::write(&path, "secret = hidden").unwrap();
         assert!(!load(&path).unwrap_err().to_string().contains("hidden"));
         std::fs::remove_file(&path).unwrap();

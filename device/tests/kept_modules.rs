@@ -175,6 +175,12 @@ fn a_folder_that_others_can_change_is_refused() {
     assert_eq!(refused(&link), within);
     fs::remove_file(&link).expect("there");
     mode(&within, 0o700);
+    // Nothing is made where it would not be used.
+    let deeper = above.join("open").join("deeper");
+    fs::create_dir(above.join("open")).expect("made");
+    mode(&above.join("open"), 0o777);
+    assert_eq!(refused(&deeper), above.join("open"));
+    assert!(!deeper.exists());
     let file = above.join("file");
     fs::write(&file, "").expect("written");
     assert!(matches!(KeptModules::open(&file), Err(KeptModulesError::Unreachable { .. })));
@@ -193,19 +199,28 @@ fn the_oldest_make_room() {
     let folder = Folder::new("room");
     let (files, _) = install(&folder, &answers("app", 11));
     let first = one(&files).to_owned();
+    let old_time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    fs::File::options().write(true).open(&first).and_then(|file| file.set_modified(old_time)).expect("it is mine");
     // As many as there may be, younger than the first.
+    let old = |number: u32| folder.kept().join(format!("{number:064x}"));
     for number in 0..300 {
-        fs::write(folder.kept().join(format!("-other-{number}")), "other").expect("written");
+        fs::write(old(number), "other").expect("written");
     }
+    // Not this one's: a file and a folder that are there for something else stay, however many and long they are.
+    let others = folder.kept().join("media-0");
+    fs::File::create(&others).and_then(|file| file.set_len(1 << 40)).expect("made");
+    fs::create_dir(folder.kept().join("folder")).expect("made");
     let (second, _) = install(&folder, &answers("app", 22));
     assert!(!first.exists() && one(&second).exists());
-    assert_eq!(folder.files().len(), 256);
+    assert_eq!(folder.files().len(), 256 + 2);
     // And as many bytes as there may be: files with holes take none of the disk.
     for number in 0..9 {
-        let big = fs::File::create(folder.kept().join(format!("big-{number}"))).expect("made");
+        let big = fs::File::create(old(1000 + number)).expect("made");
         big.set_len(60 << 20).expect("long");
     }
     install(&folder, &answers("app", 33));
+    assert!(others.exists() && folder.kept().join("folder").exists());
+    fs::remove_file(&others).expect("there");
     let bytes: u64 = folder.files().iter().map(|file| fs::metadata(file).expect("there").len()).sum();
     assert!((440 << 20..=512 << 20).contains(&bytes), "{bytes}");
 }

@@ -146,6 +146,11 @@ impl Options {
         if self.secure_channel && (self.credentials.is_none() || self.psk.is_some()) {
             return error("a secure channel needs credentials, and no other key for TLS".to_owned());
         }
+        // The key comes from the exchange, not from the secret: without a proof of the device's, whoever answers would be the other end.
+        let proves = |credentials: &Arc<Credentials>| credentials.controller_secret.is_some();
+        if self.secure_channel && !self.credentials.as_ref().is_some_and(proves) {
+            return error("a secure channel needs a controller_secret, by which the device proves itself".to_owned());
+        }
         if self.queues == 0 || self.queues > QUEUES_MAX {
             return error(format!("queues is {}, must be 1 to {QUEUES_MAX}", self.queues));
         }

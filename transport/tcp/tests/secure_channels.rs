@@ -8,14 +8,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use willow_auth::{Credentials, Ends, Entropy, Group, HostExchange, HostKey, Policy, Secret, TlsKey};
+use willow_auth::{Credentials, Ends, Entropy, Group, HostExchange, HostFailure, HostKey, Policy, Secret, TlsKey};
 use willow_host::nvme_tcp::polled::PolledController;
 use willow_host::nvme_tcp::{Transfer, Via};
 use willow_host::{Controller, NvmeError, Options};
 use willow_nvme::HostAuthentication;
 use willow_nvme::config::{GENERATED_KEYS_MAX, NQN_DEFAULT};
 use willow_tcp::Reload;
-use willow_wire::spec::authentication::AuthenticationCommand;
+use willow_wire::spec::authentication::{AuthenticationCommand, Explanation};
 use willow_wire::spec::{CompletionEntry, Sgl, Status, SubmissionEntry, fabrics, opcode, property};
 
 /// The NQN that the scripted host of `common` has.
@@ -120,8 +120,8 @@ impl Between {
 
 #[test]
 fn all_but_the_authentication_is_tls_by_a_key_that_it_generated() {
-    for (both, required) in [(false, true), (true, true), (true, false)] {
-        let key = host(both, required);
+    for required in [true, false] {
+        let key = host(true, required);
         let running = serve_for(&key);
         let between = Between::new(running.address);
         // Where the device does not insist, the host does.
@@ -150,15 +150,35 @@ fn all_but_the_authentication_is_tls_by_a_key_that_it_generated() {
 
 #[test]
 fn a_host_that_has_to_come_by_a_generated_key_gets_nothing_without() {
-    let key = host(false, true);
+    let key = host(true, true);
     let running = serve_for(&key);
     let lax = HostKey { secure_channel: false, ..key.clone() };
     let error = runtime().block_on(Controller::connect(options(running.address, &running, &lax))).unwrap_err();
     assert!(error.to_string().contains("requires a secure channel"), "{error}");
     // Who has not the secret generates nothing.
-    let stolen = HostKey { credentials: host(false, true).credentials, ..key.clone() };
+    let stolen = HostKey { credentials: host(true, true).credentials, ..key.clone() };
     let error = runtime().block_on(Controller::connect(options(running.address, &running, &stolen))).unwrap_err();
     assert!(matches!(error, NvmeError::Authentication { .. }), "{error}");
+    // Willow's own host takes no channel to whoever answers.
+    let one_way = host(false, true);
+    let error = runtime().block_on(Controller::connect(options(running.address, &running, &one_way))).unwrap_err();
+    assert!(matches!(&error, NvmeError::Argument(why) if why.contains("controller_secret")), "{error}");
+    // A host that does not look at what Connect tells: the device refuses the exchange, and queues.
+    let mut peer = Peer::initialized(running.address, false);
+    let connected = peer.connect(0, 0xffff, NQN_DEFAULT);
+    assert!(connected.status.is_success());
+    let ends = Ends { credentials: Arc::new(key.credentials.clone().unwrap()), subsystem_nqn: NQN_DEFAULT.to_owned() };
+    let mut exchange = HostExchange::new(ends, 9, Entropy::system());
+    let message = exchange.negotiate();
+    let entry = AuthenticationCommand::send(message.len() as u32).with_cid(2);
+    let entry = entry.with_sgl(Sgl::in_capsule(0, message.len() as u32));
+    assert!(peer.ask(&entry, &message).status.is_success());
+    let entry = AuthenticationCommand::receive(4096).with_cid(3).with_sgl(Sgl::transport(4096));
+    let (_, said) = peer.ask_data(&entry, &[]);
+    let mismatch = Err(HostFailure::Refused(Explanation::ConcatenationMismatch));
+    assert_eq!(exchange.reply(&said).map(|_| ()), mismatch);
+    let mut queue = Peer::initialized(running.address, false);
+    assert!(!queue.connect(1, connected.result as u16, NQN_DEFAULT).status.is_success());
     // A device that asks for no proof makes no key.
     let open = serve();
     let error = runtime().block_on(Controller::connect(options(open.address, &open, &key))).unwrap_err();

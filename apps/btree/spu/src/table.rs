@@ -212,7 +212,10 @@ impl State {
                 self.reopen(tree);
                 return Err(BUSY);
             }
-            sleep_ns(CLOSE_LOOK_NS).await?;
+            if let Err(error) = sleep_ns(CLOSE_LOOK_NS).await {
+                self.reopen(tree);
+                return Err(error.into());
+            }
         }
         Ok(())
     }
@@ -262,9 +265,11 @@ impl State {
         for _ in 0..REOPEN_TRIES {
             let body = wire::encode_change(tree, 0);
             let asked = request.rpc(Destination::Spu(spu), App::Own, wire::handler::CLOSE);
-            if asked.append(&body).send().await.is_ok() || sleep_ns(CLOSE_LOOK_NS).await.is_err() {
+            if asked.append(&body).send().await.is_ok_and(|response| response.status == 0) {
                 return;
             }
+            // Where nothing is had to wait for, it is tried again at once.
+            let _ = sleep_ns(CLOSE_LOOK_NS).await;
         }
     }
 

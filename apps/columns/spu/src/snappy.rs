@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::engine::{Port, Stop};
 use crate::packed::PackedError;
-use willow_sdk::Decompression;
+use willow_sdk::{DECOMPRESS_ROOM_BYTES_MAX, Decompression};
 
 /// Compressors compress so much at a time, and refer to nothing before it.
 const FRAGMENT_BYTES: usize = 64 << 10;
@@ -62,7 +62,10 @@ impl Snappy {
         let kept = self.state.kept();
         let unread = kept - self.begin;
         let more = wanted.saturating_sub(unread).max(1);
-        if self.out.len() - kept >= more {
+        // More the accelerator does not look at.
+        let limit = if keep_all { usize::MAX } else { DECOMPRESS_ROOM_BYTES_MAX };
+        let room = |out: &Vec<u8>, kept| out.len().min(limit).saturating_sub(kept);
+        if room(&self.out, kept) >= more {
             return Ok(());
         }
         if !keep_all {
@@ -73,9 +76,12 @@ impl Snappy {
             self.begin -= gone;
             self.has_dropped |= gone > 0;
         }
-        let room = self.out.len() - self.state.kept();
-        if room < more {
-            self.out.try_reserve(more - room).map_err(|_| PackedError::NoMemory)?;
+        let kept = self.state.kept();
+        if limit.saturating_sub(kept) < more {
+            return Err(PackedError::NoMemory);
+        }
+        if room(&self.out, kept) < more {
+            self.out.try_reserve(kept + more - self.out.len()).map_err(|_| PackedError::NoMemory)?;
             // All that was had for it, so that this is rare.
             self.out.resize(self.out.capacity(), 0);
         }

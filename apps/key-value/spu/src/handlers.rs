@@ -283,7 +283,7 @@ impl<P: Begin> Bank for Ports<'_, P> {
     }
 
     fn unclean(&self) {
-        // Where there is no place for it, a crash finds more to do: no more than that.
+        // Where there is no place for it, nobody closes the namespace before it is opened anew: a crash finds more to do, no more than that.
         let _ = willow_sdk::background(wire::handler::CARETAKER, 0);
     }
 

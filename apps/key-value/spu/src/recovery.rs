@@ -9,7 +9,7 @@
 //!
 //! Who may call it: the namespace table, when no request uses the namespace.
 
-use crate::bank::{Bank, Failure, Planted, Region, Word, planted};
+use crate::bank::{Bank, Failure, Fault, Planted, Region, Word, planted};
 use crate::format::{
     CLASS_CHUNK, CLASSES, Entry, FORMAT_VERSION, Found, Geometry, HEADER_BYTES, Header, Kind, Layout, MARK_BYTES,
     NEXT_OFFSET, NO_SLAB, Nonce, SLAB_BYTES, SUPERBLOCK_BYTES, Superblock, decode_mark, slot_bytes, slots_per_slab,
@@ -21,6 +21,8 @@ use crate::store::Store;
 const EPOCH_SHIFT: u32 = 40;
 /// Most openings in a region's life.
 const EPOCH_MAX: u32 = (1 << (64 - EPOCH_SHIFT)) - 1;
+/// Up to which a region is closed while it rests, which takes an epoch each time: the other half is for openings. In tests, few.
+const RESTS_EPOCH_MAX: u32 = if cfg!(feature = "planted") { 400 } else { EPOCH_MAX / 2 };
 /// Flushes that a close makes before it leaves the region to be recovered.
 const CLOSE_ROUNDS_MAX: u32 = 8;
 /// Slabs that the ceiling rises by: one flush for so many that are used for the first time. In tests of small regions, few.
@@ -237,14 +239,24 @@ impl Store {
         if self.limbo.slots() > 0 || self.damaged.get() {
             return Err(Failure::Media);
         }
-        self.return_claims(bank).await?;
+        self.sound(self.return_claims(bank).await)?;
         if !planted(bank, Planted::CleanTooEarly) {
-            bank.flush().await?;
+            match bank.flush().await {
+                // Nothing is told yet, and all is as it was: another time.
+                Err(Fault::Busy) => return Err(Failure::Busy),
+                flushed => self.sound(flushed)?,
+            }
         }
-        self.write_superblock(bank, true).await?;
-        bank.flush().await?;
+        // From here on the media may tell that it is clean, while it is not known here.
+        self.sound(self.write_superblock(bank, true).await)?;
+        self.sound(bank.flush().await)?;
         self.clean.set(true);
         Ok(())
+    }
+
+    /// Whether it may be closed while it rests: there are epochs for that.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.epoch.get() <= RESTS_EPOCH_MAX
     }
 
     /// Rebuilds the index, the bitmaps and the counters from the records.

@@ -219,7 +219,7 @@ impl Table {
             self.rest_one(bank, seat).await;
         }
         // One that is damaged is opened anew before its next use, and told of then.
-        let unclean = |seat: &Seat| !seat.store.clean.get() && !seat.store.damaged.get();
+        let unclean = |seat: &Seat| !seat.store.clean.get() && !seat.store.damaged.get() && seat.store.may_rest();
         self.seats.iter().any(|seat| seat.phase.get() != Phase::Empty && unclean(seat))
     }
 
@@ -228,7 +228,8 @@ impl Table {
         let sequence = store.sequence.get();
         let known = seat.rested_at.replace(sequence);
         let is_quiet = || store.sequence.get() == sequence && !store.damaged.get();
-        if seat.phase.get() != Phase::Open || store.clean.get() || known != sequence || !is_quiet() {
+        if seat.phase.get() != Phase::Open || store.clean.get() || known != sequence || !is_quiet() || !store.may_rest()
+        {
             return;
         }
         {
@@ -242,9 +243,8 @@ impl Table {
         if seat.phase.get() == Phase::Open && seat.users.get() == 0 && is_quiet() {
             let mut change = self.change(seat);
             change.after = Phase::Open;
-            if store.close(bank).await.is_err() {
-                store.damaged.set(true);
-            }
+            // Where it is refused for now it is as it was, and is tried again; what fails in the midst makes it damaged.
+            let _ = store.close(bank).await;
         }
     }
 

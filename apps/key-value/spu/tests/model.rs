@@ -371,6 +371,32 @@ fn recovery_looks_at_what_was_used_and_not_at_the_region() {
 }
 
 #[test]
+fn rests_leave_epochs_for_openings() {
+    let world = World::new(Media::new(4 << 20), 1);
+    let table = Box::new(Table::new());
+    let rest = |table: &Table| {
+        let request = world.request(&[], 0);
+        run_one(&world, table.rest(&request)).unwrap() && run_one(&world, table.rest(&request)).unwrap()
+    };
+    let store = |table: &Table, byte: u8| {
+        run_one(&world, put(&world, table, &id(&[7], true), &[byte; 100], Condition::Always)).unwrap().unwrap();
+    };
+    // As many rests as there may be, and more: then it stays open and is not looked at again, and is recovered as ever.
+    for round in 0..500_u32 {
+        store(&table, round as u8);
+        assert!(!rest(&table), "round {round}: it is at rest, or nobody waits for that");
+    }
+    let operations = |table: &Table| {
+        operations_of(&world, table, |table| {
+            assert_eq!(run_one(&world, get(&world, table, &id(&[7], true))).unwrap().unwrap(), [243; 100]);
+        })
+    };
+    let recovered = operations(&Box::new(Table::new()));
+    // It was recovered, and told clean by nobody: again.
+    assert!(recovered > 8 && operations(&Box::new(Table::new())) > 8, "{recovered}");
+}
+
+#[test]
 fn a_crash_at_rest_leaves_nothing_to_recover_however_much_is_stored() {
     let mut firsts = Vec::new();
     for pairs in [10_u8, 200] {

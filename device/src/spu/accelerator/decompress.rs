@@ -35,7 +35,8 @@ impl Machine {
         input.clear();
         input.extend_from_slice(memory.slice(from, bytes as usize)?);
         let kept = at.kept;
-        let work_max = WORK_MAX.min(self.meter(caller).left());
+        // One element at least, so that who gets nothing knows that more input is needed.
+        let work_max = WORK_MAX.min(self.meter(caller).left()).max(1);
         let work = at.decompress(&input, memory.slice_mut(to, to_bytes as usize)?, work_max);
         self.spus[usize::from(caller.spu)].piece = input;
         // It is over the budget only where the run could not have gone on anyway.

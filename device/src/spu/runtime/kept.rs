@@ -52,21 +52,20 @@ pub enum KeptModulesError {
 }
 
 impl KeptModules {
-    /// Makes the folder where it is not there, and checks that nobody but this user and root can change it.
+    /// Makes the folder where it is not there, and checks that nobody but this user and root can change it; where others can, nothing is made.
     pub fn open(folder: &Path) -> Result<Self, KeptModulesError> {
-        let unreachable = |path: &Path, error| KeptModulesError::Unreachable { path: path.to_owned(), error };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| unreachable(folder, error))?;
-        let folder = folder.canonicalize().map_err(|error| unreachable(folder, error))?;
-        let user = rustix::process::geteuid().as_raw();
-        for path in folder.ancestors() {
-            let found = fs::metadata(path).map_err(|error| unreachable(path, error))?;
-            let is_it = path == folder;
-            // In a sticky folder, such as /tmp, nobody replaces what is another's.
-            let writable = found.mode() & 0o022 != 0 && (is_it || found.mode() & 0o1000 == 0);
-            if writable || !(found.uid() == user || (found.uid() == 0 && !is_it)) {
-                return Err(KeptModulesError::OpenToOthers { path: path.to_owned() });
-            }
+        let unreachable = |error| KeptModulesError::Unreachable { path: folder.to_owned(), error };
+        let folder = std::path::absolute(folder).map_err(unreachable)?;
+        if let Some(above) = folder.ancestors().skip(1).find(|path| path.exists()) {
+            check_above(above)?;
         }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unreachable)?;
+        let folder = folder.canonicalize().map_err(unreachable)?;
+        let found = fs::metadata(&folder).map_err(unreachable)?;
+        if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
+            return Err(KeptModulesError::OpenToOthers { path: folder });
+        }
+        folder.parent().map_or(Ok(()), check_above)?;
         Ok(KeptModules { folder })
     }
 
@@ -114,9 +113,13 @@ impl KeptModules {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            // Another process may have removed it.
-            if let Ok(found) = entry.metadata() {
-                files.push((found.modified()?, found.len(), entry.path()));
+            let path = entry.path();
+            // What others have put there stays; another process may have removed what is ours.
+            if let Ok(found) = entry.metadata()
+                && found.is_file()
+                && is_ours(&path)
+            {
+                files.push((found.modified()?, found.len(), path));
             }
         }
         files.sort();
@@ -133,6 +136,29 @@ impl KeptModules {
         }
         Ok(())
     }
+}
+
+/// Checks that nobody but this user and root can change a folder and those above it.
+fn check_above(folder: &Path) -> Result<(), KeptModulesError> {
+    let unreachable = |path: &Path, error| KeptModulesError::Unreachable { path: path.to_owned(), error };
+    let folder = folder.canonicalize().map_err(|error| unreachable(folder, error))?;
+    let user = rustix::process::geteuid().as_raw();
+    for path in folder.ancestors() {
+        let found = fs::metadata(path).map_err(|error| unreachable(path, error))?;
+        // In a sticky folder, such as /tmp, nobody replaces what is another's.
+        let writable = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+        if writable || !(found.uid() == user || found.uid() == 0) {
+            return Err(KeptModulesError::OpenToOthers { path: path.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file has a name that [`name`] gives, or is the part of one.
+fn is_ours(path: &Path) -> bool {
+    let is_digest = |stem: &str| stem.len() == 64 && stem.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_part = |rest: &std::ffi::OsStr| rest.to_str().is_some_and(|rest| rest.starts_with("part-"));
+    path.file_stem().and_then(|stem| stem.to_str()).is_some_and(is_digest) && path.extension().is_none_or(is_part)
 }
 
 /// What a module's compiled code is kept as.

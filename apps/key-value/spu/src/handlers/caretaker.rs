@@ -2,17 +2,18 @@
 //!
 //! What always holds: there is at most one on an SPU, from the first change of a namespace until all are closed in order; it belongs to no request.
 //!
-//! Who may call it: [`crate::bank::Bank::unclean`] of the handlers. A host that calls it is refused.
+//! Who may call it: [`crate::bank::Bank::unclean`] of the handlers. Whoever else calls it is refused: it would hold his request.
 
 use super::{Ports, State};
 use crate::wire;
-use willow_sdk::{Request, Response, SOURCE_HOST};
+use willow_sdk::{Request, Response};
 
 /// How long nothing must have been stored or deleted.
 const QUIET_NS: u64 = 1_000_000_000;
 
 pub(super) async fn caretaker(request: Request, state: &State) -> Response {
-    if request.info().source == SOURCE_HOST {
+    let info = request.info();
+    if info.source != willow_sdk::spu_id() || info.originating_hre != 0 {
         return Response::failure(wire::STATUS_MALFORMED);
     }
     if state.caring.replace(true) {
