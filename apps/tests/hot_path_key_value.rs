@@ -16,13 +16,13 @@ struct Limits {
     pending_runs: usize,
 }
 /// A put over a pair that is the first of its chain: the bucket's head, the header there, then value, header and head at once.
-const PUT: Limits = Limits { instructions: 1860, pending_instructions: 2940, pending_runs: 6 };
+const PUT: Limits = Limits { instructions: 1860, pending_instructions: 2960, pending_runs: 6 };
 const PUT_IMPORTS: &[&str] = &["count", "dma", "dma", "checksum", "dma", "dma", "dma"];
 /// A put into an empty bucket.
 const NEW: Limits = Limits { instructions: 1640, pending_instructions: 2480, pending_runs: 5 };
 const NEW_IMPORTS: &[&str] = &["count", "dma", "checksum", "dma", "dma", "dma"];
 /// A get of a pair that is the first of its chain.
-const GET: Limits = Limits { instructions: 600, pending_instructions: 1900, pending_runs: 4 };
+const GET: Limits = Limits { instructions: 600, pending_instructions: 1910, pending_runs: 4 };
 const GET_IMPORTS: &[&str] = &["count", "dma", "dma", "dma"];
 
 const REGION_BYTES: u64 = 1 << 20;
@@ -156,6 +156,8 @@ impl App {
             && linker.func_wrap("willow", "spu_id", || 0).is_ok()
             && linker.func_wrap("willow", "spu_count", || 1).is_ok()
             && linker.func_wrap("willow", "time_ns", || 7_i64).is_ok()
+            // The caretaker never begins here.
+            && linker.func_wrap("willow", "background", |_: i32, _: i64| 0).is_ok()
             && linker.func_wrap("willow", "region", |_: i32, _: i64, _: i32| 0_i64).is_ok()
             && linker.func_wrap("willow", "region_bytes", |_: i32| REGION_BYTES as i64).is_ok()
             && linker

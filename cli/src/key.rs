@@ -5,6 +5,7 @@
 //! secret = "DHHC-1:01:...:"
 //! controller_secret = "DHHC-1:01:...:"    # where the device proves itself, too
 //! psk = "NVMeTLSkey-1:01:...:"            # for TLS; then secret may be left out
+//! secure_channel = true                   # or: TLS by a key that each authentication generates
 //! ```
 //!
 //! Invariants: a file that others than its owner can read is refused; secrets are printed nowhere, and are wiped from memory after use.
@@ -63,6 +64,9 @@ pub struct NewKey {
     /// A key for TLS alone, which proves both ends to each other
     #[arg(long, conflicts_with_all = ["both", "tls"])]
     tls_only: bool,
+    /// The host's connections are encrypted by a key that each authentication generates, and no other will do
+    #[arg(long, conflicts_with_all = ["tls", "tls_only"])]
+    secure_channel: bool,
 }
 
 #[derive(Deserialize)]
@@ -72,6 +76,8 @@ struct KeyFile {
     secret: Option<Zeroizing<String>>,
     psk: Option<Zeroizing<String>>,
     controller_secret: Option<Zeroizing<String>>,
+    #[serde(default)]
+    secure_channel: bool,
 }
 
 /// Runs it.
@@ -114,6 +120,9 @@ fn make(new: NewKey) -> Outcome<()> {
         let hash = if matches!(transform, None | Some(Hash::Sha256)) { Hash::Sha256 } else { Hash::Sha384 };
         put("psk", &PresharedKey::generate(hash, &entropy).map_err(Failure::new)?.to_text());
     }
+    if new.secure_channel {
+        text.push_str("secure_channel = true\n");
+    }
     let file = new.file.display();
     let mut opened = std::fs::OpenOptions::new()
         .write(true)
@@ -131,6 +140,9 @@ fn show(check: &CheckKey) -> Outcome<()> {
     if let Some(credentials) = &key.credentials {
         let both = if credentials.controller_secret.is_some() { ", and the device proves itself" } else { "" };
         output::line(&format!("secret for DH-HMAC-CHAP{both}"))?;
+    }
+    if key.secure_channel {
+        output::line("TLS by a key that each authentication generates")?;
     }
     if let Some(psk) = &key.psk {
         let suite = if psk.hash() == Hash::Sha256 { "TLS_AES_128_GCM_SHA256" } else { "TLS_AES_256_GCM_SHA384" };
@@ -198,7 +210,10 @@ pub fn load(path: &Path) -> Outcome<HostKey> {
         None if psk.is_none() => fail!("{file} has neither a secret nor a psk: make one by willow key new"),
         None => None,
     };
-    Ok(HostKey { host_nqn: key.host, credentials, psk })
+    if key.secure_channel && (credentials.is_none() || psk.is_some()) {
+        fail!("{file} has secure_channel, which needs a secret, and no psk beside it");
+    }
+    Ok(HostKey { host_nqn: key.host, credentials, psk, secure_channel: key.secure_channel })
 }
 
 #[cfg(test)]
@@ -216,6 +231,7 @@ mod tests {
             both: true,
             tls: hash == "sha384",
             tls_only: false,
+            secure_channel: hash == "sha512",
         };
         assert!(make(new("nqn.2025-01.org.example:\"", "sha256")).is_err());
         assert!(make(new("someone", "sha256")).is_err_and(|failure| failure.to_string().contains("host NQN")));
@@ -240,6 +256,18 @@ mod tests {
         assert!(error.contains("psk") && error.contains("base64") && !error.contains("hidden"), "{error}");
         std::fs::write(&path, "host = \"nqn.2025-01.org.example:a\"").unwrap();
         assert!(load(&path).unwrap_err().to_string().contains("neither"));
+        for (added, good) in [("secure_channel = false\n", true), ("secure_channel = true\n", false)] {
+            let psk = PresharedKey::generate(Hash::Sha256, &Entropy::system()).unwrap().to_text();
+            let text = format!("host = \"nqn.2025-01.org.example:a\"\npsk = \"{}\"\n{added}", *psk);
+            std::fs::write(&path, text).unwrap();
+            let read = load(&path);
+            assert!(
+                read.is_ok() == good && read.err().is_none_or(|error| error.to_string().contains("secure_channel"))
+            );
+        }
+        std::fs::remove_file(&path).unwrap();
+        make(new("nqn.2025-01.org.example:a", "sha512")).unwrap();
+        assert!(load(&path).unwrap().secure_channel);
         std::fs::write(&path, "secret = hidden").unwrap();
         assert!(!load(&path).unwrap_err().to_string().contains("hidden"));
         std::fs::remove_file(&path).unwrap();

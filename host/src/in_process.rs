@@ -167,7 +167,9 @@ impl Driver {
         device.set_waker(Arc::new(move || {
             let _ = waker.send(Message::Wake);
         }));
-        Driver { device, jobs, started: Instant::now(), next_tag: 0, waiting: HashMap::new(), upcalls: Vec::new() }
+        let started = Instant::now();
+        device.set_clock(Box::new(move || started.elapsed().as_nanos() as u64));
+        Driver { device, jobs, started, next_tag: 0, waiting: HashMap::new(), upcalls: Vec::new() }
     }
 
     fn run(mut self, messages: &mpsc::Receiver<Message>) {

@@ -105,11 +105,13 @@ pub struct GuestOptions {
     pub capture: Option<PathBuf>,
     /// A folder whose files the guest has on a second disk, an ext4 to be mounted from /dev/vdb.
     pub folder: Option<PathBuf>,
+    /// The small image with the newest kernel that the suite's backports have.
+    pub newer: bool,
 }
 
 impl Default for GuestOptions {
     fn default() -> Self {
-        Self { processors: 2, memory_mib: 768, capture: None, folder: None }
+        Self { processors: 2, memory_mib: 768, capture: None, folder: None, newer: false }
     }
 }
 
@@ -142,7 +144,7 @@ impl Guest {
         if let Some(reason) = no_qemu() {
             return Err(GuestError::Unavailable(reason));
         }
-        let image = image()?;
+        let image = image(options.newer)?;
         let scratch = Scratch::new("guest").map_err(|error| GuestError::Io("temporary folder", error))?;
         let socket = scratch.path().join("port");
         let listener = UnixListener::bind(&socket).map_err(|error| GuestError::Io("guest's port", error))?;
@@ -340,9 +342,10 @@ fn no_qemu() -> Option<String> {
 }
 
 /// The folder of the image, built from packages when the recipe changed or was never built.
-fn image() -> Result<PathBuf, GuestError> {
+fn image(newer: bool) -> Result<PathBuf, GuestError> {
     let builder = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/build-image");
     let output = Command::new(&builder)
+        .args(newer.then_some("newer"))
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .output()

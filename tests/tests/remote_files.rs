@@ -174,7 +174,12 @@ fn tickets_of_one_process(test: &str, by: By) {
             let secret = secret.parse().expect("a secret");
             let psk = psk.map(|psk| psk.parse().expect("a key"));
             let credentials = Some(Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None });
-            let options = Options::new(address, subsystem_nqn).with_host_key(HostKey { host_nqn, credentials, psk });
+            let options = Options::new(address, subsystem_nqn).with_host_key(HostKey {
+                host_nqn,
+                credentials,
+                psk,
+                secure_channel: false,
+            });
             Options { reconnect_for: Duration::ZERO, queues: 8, ..options }
         }
         Attachment::Memory { .. } => panic!("it is on a network"),

@@ -110,6 +110,9 @@ impl Backend for Observed {
         }
         wake_ns
     }
+    fn set_clock(&mut self, clock: Box<dyn Fn() -> u64 + Send>) {
+        self.device.set_clock(clock)
+    }
     fn is_timed(&self) -> bool {
         self.device.is_timed()
     }

@@ -304,6 +304,9 @@ impl Array {
     /// Steps of the ladder that a read would take now: what it takes in time is known before it begins.
     #[inline]
     pub fn retries_of(&self, die: u32, read: &Read) -> u8 {
+        if self.faults.parameters().retry_steps == 0 {
+            return 0;
+        }
         let Ok(number) = self.check_page(die, read.at) else { return 0 };
         match self.sense(number, read) {
             Sensed::Erased => 0,

@@ -211,6 +211,7 @@ fn config() -> LaneConfig {
         wear_spread_max: 6,
         endurance: 1000,
         anchors: 3,
+        remembered_bytes_max: 1 << 20,
     }
 }
 

@@ -33,7 +33,8 @@ impl Drive for Free {
     #[inline(always)]
     fn ran(&mut self, machine: &mut Machine, run: &Run) {
         let &Run { account, instructions, work, dma_bytes, .. } = run;
-        self.run_cost += RUN_COST + instructions + work + dma_bytes / DMA_BYTES_A_COST;
+        // Beside it: what its slice took longer than that.
+        self.run_cost += RUN_COST + instructions + work + dma_bytes / DMA_BYTES_A_COST + machine.take_beside_cost();
         let units = machine.bridge.accounts.charge(account, (instructions, work), dma_bytes);
         machine.events.charge(account, units);
     }

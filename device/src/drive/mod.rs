@@ -178,6 +178,12 @@ impl Device {
         self.core.machine.media.store.delegating().map(|store| store.statistics())
     }
 
+    /// How to ask, while the device runs, for the time that [`Device::run`] is told: the device looks at how long runs of users' apps take. Without it, and under
+    /// a model of time, it does not.
+    pub fn set_clock(&mut self, clock: Box<dyn Fn() -> u64 + Send>) {
+        self.core.machine.set_clock(clock);
+    }
+
     /// Where the model's spans go from now on; without a model there are none.
     pub fn set_trace(&mut self, sink: Option<Box<dyn TraceSink>>) {
         if let Some(timing) = self.core.machine.model_mut() {

@@ -2,7 +2,7 @@
 //!
 //! What always holds:
 //! - A new version is checked, compiled and made ready on all SPUs beside the old one, an SPU in each turn of the device. Until it starts, nothing of the old one has
-//!   changed; where it does not start, or cannot be saved, the old one is started again, as after a start of the device.
+//!   changed; where it does not start, or cannot be saved, the old one is started again, as after a start of the device, an SPU in each turn as well.
 //! - While the old one ends what it has begun, messages on behalf of that still reach it; new requests of hosts wait, and are
 //!   delivered to whichever version is there in the end. What does not end in time refuses the installation, not the requests.
 //! - An installation that is refused leaves nothing: no app, no number, no module.
@@ -40,6 +40,8 @@ pub(super) enum InstallState {
     Starting,
     /// The metadata that name it are being saved.
     Committing,
+    /// The old version comes back, since the new one has not come up or could not be saved: an SPU in each turn of the device.
+    Returning,
 }
 
 /// An installation.
@@ -51,8 +53,11 @@ pub(super) struct Install {
     pub number: Option<AppNumber>,
     /// Blob of its module.
     pub module: Option<String>,
-    /// The new version while its instances are made, and the content of its module.
+    /// The version whose instances are made: the new one, or the one that comes back.
     pub(super) making: Option<Making>,
+    /// What who asked is told when that one is there.
+    refusal: Option<Refusal>,
+    /// The content of the new one's module.
     bytes: Vec<u8>,
     /// The new version, until it is in its place.
     pub(super) staged: Option<Version>,
@@ -87,6 +92,7 @@ impl Core {
             number: None,
             module: None,
             making: None,
+            refusal: None,
             bytes: Vec::new(),
             staged: None,
             old: None,
@@ -182,12 +188,13 @@ impl Core {
         Ok(())
     }
 
-    /// True for an installation whose instances are being made.
-    pub(super) fn is_staging(&self, key: u32) -> bool {
-        let transaction = self.service.transactions.get(&key);
-        transaction.is_some_and(
-            |transaction| matches!(&transaction.work, Work::Install(install) if install.state == InstallState::Staging),
-        )
+    /// True for what is making instances.
+    pub(super) fn makes_instances(&self, key: u32) -> bool {
+        self.service.transactions.get(&key).is_some_and(|transaction| match &transaction.work {
+            Work::Install(install) => matches!(install.state, InstallState::Staging | InstallState::Returning),
+            Work::Revival(revival) => revival.makes_instances(),
+            _ => false,
+        })
     }
 
     /// Makes one more instance of the new version. When there are all, has its module stored.
@@ -252,6 +259,10 @@ impl Core {
             self.stage_one(key);
             return true;
         }
+        if state == InstallState::Returning {
+            self.return_one(key, number);
+            return true;
+        }
         let is_alive = self.machine.is_running(number);
         match state {
             InstallState::Draining if !is_alive => self.begin_start(key, number),
@@ -271,9 +282,8 @@ impl Core {
             InstallState::Starting if !is_alive => {
                 let ended = self.machine.app_at(number).and_then(|app| app.ended.clone());
                 let why = ended.unwrap_or_default();
-                self.come_back(key, number, &why);
                 let text = format!("the module is refused: it did not start: {why}");
-                self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
+                self.come_back(key, number, &why, refused(ControlStatus::ModuleRefused, text));
             }
             InstallState::Starting if is_told && refusal.is_some() => {
                 let why = match refusal {
@@ -282,9 +292,8 @@ impl Core {
                     }
                     _ => "STARTED found no place in its inbox".to_owned(),
                 };
-                self.come_back(key, number, &why);
                 let text = format!("the module is refused: {why}");
-                self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
+                self.come_back(key, number, &why, refused(ControlStatus::ModuleRefused, text));
             }
             InstallState::Starting if is_told => {
                 self.set_install_state(key, InstallState::Committing);
@@ -293,9 +302,8 @@ impl Core {
             }
             InstallState::Starting if is_late => {
                 let why = format!("it has not answered STARTED within {} s", START_NS_MAX / 1_000_000_000);
-                self.come_back(key, number, &why);
                 let text = format!("the module is refused: {why}");
-                self.end_install(key, Err(refused(ControlStatus::ModuleRefused, text)));
+                self.come_back(key, number, &why, refused(ControlStatus::ModuleRefused, text));
             }
             _ => return false,
         }
@@ -313,10 +321,46 @@ impl Core {
         self.tell_app(key, number, &[abi::EVENT_STARTED], START_NS_MAX);
     }
 
-    /// The version before is there again.
-    fn come_back(&mut self, key: u32, number: AppNumber, why: &str) {
-        let Some(old) = self.install_of(key).and_then(|install| install.old.take()) else { return };
-        self.return_version(number, old, why);
+    /// The version before, where there was one, is there again soon; then who asked is told.
+    fn come_back(&mut self, key: u32, number: AppNumber, why: &str, refusal: Refusal) {
+        let Some(old) = self.install_of(key).and_then(|install| install.old.take()) else {
+            return self.end_install(key, Err(refusal));
+        };
+        let making = match self.begin_return(number, old, why) {
+            Ok(making) if self.machine.ftl() == Some(number) => {
+                let ready = self.make_all(making);
+                self.return_version(number, ready);
+                return self.end_install(key, Err(refusal));
+            }
+            Ok(making) => making,
+            Err(version) => {
+                self.return_version(number, Ok(*version));
+                return self.end_install(key, Err(refusal));
+            }
+        };
+        let Some(install) = self.install_of(key) else { return };
+        (install.making, install.refusal) = (Some(making), Some(refusal));
+        self.set_install_state(key, InstallState::Returning);
+        self.wait_for_app(key, None, 0);
+    }
+
+    /// Makes one more instance of the version that comes back. When there are all, it goes on.
+    fn return_one(&mut self, key: u32, number: AppNumber) {
+        let Some(making) = self.install_of(key).and_then(|install| install.making.take()) else { return };
+        self.charge_for_instances(key, 1);
+        let ready = match self.make_one(making) {
+            Ok(making) if !self.is_made(&making) => {
+                if let Some(install) = self.install_of(key) {
+                    install.making = Some(making);
+                }
+                return;
+            }
+            made => made.map(|making| self.made(making)),
+        };
+        self.return_version(number, ready);
+        let refusal = self.install_of(key).and_then(|install| install.refusal.take());
+        let unknown = || refused(ControlStatus::ModuleRefused, "the module is refused");
+        self.end_install(key, Err(refusal.unwrap_or_else(unknown)));
     }
 
     /// The metadata name the new version, or could not be saved.
@@ -339,8 +383,8 @@ impl Core {
                 Ok(u64::from(number))
             }
             (Err(refusal), None) => {
-                self.come_back(key, number, &refusal.text);
-                Err(refusal)
+                let why = refusal.text.clone();
+                return self.come_back(key, number, &why, refusal);
             }
             (Err(refusal), Some(_)) => Err(refusal),
         };

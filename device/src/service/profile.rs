@@ -130,7 +130,7 @@ impl Session {
 /// Compiled functions of a program, by address; the error says why it has none.
 fn places_of(program: &Program) -> Result<Vec<Place>, String> {
     let module = match program {
-        Program::Wasm(pre) | Program::Long(pre) | Program::Debug(pre) => pre.module(),
+        Program::Wasm(pre) | Program::Users(pre) | Program::Long(pre) | Program::Debug(pre) => pre.module(),
         Program::Native(_) => return Err("it is built natively: profile the device's process instead".to_owned()),
     };
     let text = module.text().as_ptr() as usize;

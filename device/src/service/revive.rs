@@ -4,6 +4,7 @@
 //! What always holds:
 //! - A fresh instance starts when all that the old one had at the media has ended. Until it has answered STARTED no request of a host begins,
 //!   as at the device's start.
+//! - Instances are made one in a turn of the device, and each is charged to who asked.
 //! - One that traps [`STARTS_MAX`] times before it has started is not started again. The next revocation gives its regions up, durably:
 //!   what it had begun is never carried out, and the place may be another's. So no trap keeps a revocation from being answered.
 //! - An app that is being replaced or removed is the installation's or the removal's affair.
@@ -14,7 +15,7 @@ use super::core::Core;
 use super::erase::Erasure;
 use super::ftl::STARTS_MAX;
 use super::transaction::{Asker, Transaction, Work};
-use super::versions::{Program, Version};
+use super::versions::{Making, Program, Version};
 use crate::request::{AppNumber, RpcOutcome};
 use crate::service::control::ControlStatus;
 use crate::spu::abi;
@@ -25,7 +26,6 @@ use crate::spu::os::{Admission, AppState};
 const INSTANCE_COST: u64 = 500_000;
 
 /// An app on its way back.
-#[derive(Clone)]
 pub(super) struct Revival {
     pub number: AppNumber,
     pub name: String,
@@ -33,12 +33,21 @@ pub(super) struct Revival {
     watch: Option<u32>,
     /// For a debugger: what its instances are made from.
     debugged: Option<Program>,
+    /// What failed for the debugger, so that the app goes on without.
+    lost: Option<Refusal>,
+    /// Its instances, while they are made.
+    making: Option<Box<Making>>,
 }
 
 impl Revival {
     /// One for which nobody waits.
     pub fn new(number: AppNumber, name: String) -> Self {
-        Revival { number, name, watch: None, debugged: None }
+        Revival { number, name, watch: None, debugged: None, lost: None, making: None }
+    }
+
+    /// True while its instances are made.
+    pub fn makes_instances(&self) -> bool {
+        self.making.is_some()
     }
 }
 
@@ -110,26 +119,72 @@ impl Core {
         }
     }
 
-    /// What the old instances had at the media has ended: the new ones take their place.
-    pub(super) fn revived(&mut self, key: u32, revival: &Revival) {
-        let &Revival { number, ref name, watch, ref debugged } = revival;
-        self.charge_for_instances(key, self.spus());
-        // What fails for a debugger leaves the app at work without.
-        let (made, lost) = match self.make_again(number, debugged.clone()) {
-            Err(why) if debugged.is_some() => {
-                let text = format!("app {name} is not debugged, and runs as ever: {why}");
-                let refusal = Refusal { status: ControlStatus::Busy, text, error: abi::ERROR_REFUSED };
-                (self.make_again(number, None), Some(refusal))
+    fn revival_of(&mut self, key: u32) -> Option<&mut Revival> {
+        match self.service.transactions.get_mut(&key) {
+            Some(Transaction { work: Work::Revival(revival), .. }) => Some(revival),
+            _ => None,
+        }
+    }
+
+    /// What the old instances had at the media has ended: the new ones are made.
+    pub(super) fn revived(&mut self, key: u32) {
+        let Some(revival) = self.revival_of(key) else { return };
+        // What failed for the debugger is done without it.
+        let debugged = revival.debugged.clone().filter(|_| revival.lost.is_none());
+        let number = revival.number;
+        match self.begin_again(number, debugged) {
+            Ok(making) if self.machine.ftl() == Some(number) => {
+                self.charge_for_instances(key, self.spus());
+                let made = self.make_all(making);
+                self.made_again(key, made);
             }
-            made => (made, None),
-        };
+            Ok(making) => {
+                if let Some(revival) = self.revival_of(key) {
+                    revival.making = Some(Box::new(making));
+                }
+                self.wait_for_app(key, None, 0);
+            }
+            Err(why) => self.made_again(key, Err(why)),
+        }
+    }
+
+    /// Makes one more of an app's fresh instances. When there are all, they take their place.
+    pub(super) fn revive_one(&mut self, key: u32) {
+        let Some(making) = self.revival_of(key).and_then(|revival| revival.making.take()) else { return };
+        self.charge_for_instances(key, 1);
+        match self.make_one(*making) {
+            Ok(making) if !self.is_made(&making) => {
+                if let Some(revival) = self.revival_of(key) {
+                    revival.making = Some(Box::new(making));
+                }
+            }
+            made => {
+                let made = made.map(|making| self.made(making));
+                self.made_again(key, made);
+            }
+        }
+    }
+
+    /// An app's fresh instances are made, or cannot be.
+    fn made_again(&mut self, key: u32, made: Result<Version, String>) {
+        self.service.polled.remove(&key);
+        let Some(revival) = self.revival_of(key) else { return };
+        let (number, name, watch) = (revival.number, revival.name.clone(), revival.watch);
+        let is_debugged = revival.debugged.is_some();
+        if let (Err(why), true) = (&made, is_debugged && revival.lost.is_none()) {
+            // What fails for a debugger leaves the app at work without.
+            let text = format!("app {name} is not debugged, and runs as ever: {why}");
+            revival.lost = Some(Refusal { status: ControlStatus::Busy, text, error: abi::ERROR_REFUSED });
+            return self.revived(key);
+        }
+        let lost = revival.lost.take();
         match made {
             Ok(version) => {
                 tracing::warn!("app {name} is started anew");
                 // Where others start as well, its requests wait with those of all.
                 let waits = self.service.starting.is_under_way();
                 self.enter_version(number, version, if waits { Admission::Begun } else { Admission::Open });
-                if debugged.is_some() {
+                if is_debugged {
                     self.leave_if_lost(number);
                 }
                 self.finish(key, lost.map_or(Ok(0), Err));
@@ -163,17 +218,18 @@ impl Core {
         }
     }
 
-    /// Fresh instances of an app that has ended.
-    fn make_again(&mut self, number: AppNumber, debugged: Option<Program>) -> Result<Version, String> {
+    /// Begins to make fresh instances of an app that has ended.
+    fn begin_again(&self, number: AppNumber, debugged: Option<Program>) -> Result<Making, String> {
         let program = self.programs[usize::from(number)].clone().ok_or("it never came up")?;
         let old = self.machine.app_at(number).ok_or("it is not installed any more")?;
         let mut state = AppState::new(&old.name, &old.version, old.handlers.clone(), old.module_bytes, 0);
         (state.owner, state.calls, state.footprint, state.settles) = (old.owner, old.calls, old.footprint, old.settles);
-        (state.long, state.counters, state.user_counters) = (old.long, old.counters, old.user_counters);
-        match debugged {
-            Some(debugged) => self.make_ready_for_debugger((debugged, program), state),
-            None => self.make_ready(program, state),
-        }
+        (state.long, state.pace, state.counters, state.user_counters) =
+            (old.long, old.pace, old.counters, old.user_counters);
+        Ok(match debugged {
+            Some(debugged) => self.begin_making_for_debugger((debugged, program), state),
+            None => self.begin_making(program, state),
+        })
     }
 
     /// An app that has ended, may owe something, and is not on its way back.

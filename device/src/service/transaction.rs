@@ -309,10 +309,7 @@ impl Core {
             Work::Install(_) => self.module_stored(key, result),
             Work::Erasure(_) => self.erasure_step(key, result),
             Work::Settling(_) => self.settled(key, result),
-            Work::Revival(revival) => {
-                let revival = revival.clone();
-                self.revived(key, &revival);
-            }
+            Work::Revival(_) => self.revived(key),
             _ => debug_assert!(false, "only these have steps of the store"),
         }
     }
@@ -323,8 +320,8 @@ impl Core {
         let mut busy = false;
         let mut has_made = false;
         for key in polled {
-            if self.is_staging(key) && std::mem::replace(&mut has_made, true) {
-                // One instance in a turn, however many are installed.
+            if self.makes_instances(key) && std::mem::replace(&mut has_made, true) {
+                // One instance in a turn, however many apps are to have some.
                 busy = true;
                 continue;
             }
@@ -366,6 +363,10 @@ impl Core {
             Work::Settling(settling) => {
                 let (settling, refusal) = (*settling, transaction.refusal);
                 self.poll_settling(key, settling, (is_told, is_late), refusal)
+            }
+            Work::Revival(revival) if revival.makes_instances() => {
+                self.revive_one(key);
+                true
             }
             Work::Retirement { number, state } => {
                 let (number, state) = (*number, *state);

@@ -2,7 +2,8 @@
 //!
 //! What always holds:
 //! - A version is made ready (instances on all SPUs, initialised) before it has a place; until it has one, its imports find nothing.
-//! - Of a version that is installed, an instance is made at a time, and others have their turn in between.
+//! - Of a version that is installed, that comes back, or that is started anew, an instance is made at a time, and others have their turn in between. (But of
+//!   the FTL, for which everybody waits in any case, and of what comes up with the device, when nobody is served yet.)
 //! - An app of the media that does not come up is listed as failed, with the reason, and keeps its number, regions and owner; the
 //!   device starts.
 
@@ -16,6 +17,7 @@ use crate::spu::long::LongInstance;
 use crate::spu::module::{Manifest, ModuleLimits, check, parse_manifest};
 use crate::spu::native::NativeInstance;
 use crate::spu::os::{Admission, AppState, Caller, UNPLACED};
+use crate::spu::paced::PacedInstance;
 use crate::spu::protection::user_app_name;
 use crate::spu::wasm::{CompiledModule, Guest, WasmInstance};
 use wasmtime::InstancePre;
@@ -37,6 +39,8 @@ const FTL_DATA_BYTES_MAX: u64 = 1 << 30;
 pub(crate) enum Program {
     /// A compiled module, its imports resolved.
     Wasm(InstancePre<Guest>),
+    /// The same, a user's: its runs make way where they take the machine long.
+    Users(InstancePre<Guest>),
     /// The same for runs that make way after each slice.
     Long(InstancePre<Guest>),
     /// A module that is compiled for a debugger.
@@ -66,6 +70,8 @@ impl Version {
 pub(crate) struct Making {
     state: AppState,
     program: Program,
+    /// Where these instances are for a debugger: what those that follow are made from.
+    then: Option<Program>,
     limits: InstanceLimits,
     instances: Instances,
 }
@@ -218,7 +224,12 @@ impl Core {
         self.check_room(&name, compiled.manifest.footprint)?;
         let is_long = compiled.manifest.long;
         let prepared = self.runtime.prepare(&compiled, owner, is_long)?;
-        let program = if is_long { Program::Long(prepared) } else { Program::Wasm(prepared) };
+        let program = match owner {
+            _ if is_long => Program::Long(prepared),
+            // Under a model of time nobody looks at what the machine takes.
+            Some(_) if self.machine.answers_now() => Program::Users(prepared),
+            _ => Program::Wasm(prepared),
+        };
         let CompiledModule { manifest, module_bytes, .. } = compiled;
         debug_assert_eq!(name, installed_name(&manifest, owner));
         let mut state = AppState::new(&name, &manifest.version, manifest.handlers, module_bytes, 0);
@@ -256,6 +267,8 @@ impl Core {
         let instance: Result<Box<dyn Instance>, String> = match program {
             Program::Wasm(pre) => WasmInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
+            Program::Users(pre) => PacedInstance::new(pre, &mut self.machine, caller, limits)
+                .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Long(pre) => LongInstance::new(pre, &mut self.machine, caller, limits)
                 .map(|instance| Box::new(instance) as Box<dyn Instance>),
             Program::Debug(pre) => LongInstance::debugged(pre, &mut self.machine, caller, limits)
@@ -267,31 +280,27 @@ impl Core {
         instance
     }
 
-    /// The same as [`Core::make_ready`] with instances for a debugger: those that follow are made of the program as it is.
-    pub(super) fn make_ready_for_debugger(
-        &mut self,
-        (debugged, program): (Program, Program),
-        state: AppState,
-    ) -> Result<Version, String> {
-        let version = self.make_ready(debugged, state)?;
-        Ok(Version { program: Some(program), ..version })
-    }
-
-    pub(super) fn make_ready(&mut self, program: Program, state: AppState) -> Result<Version, String> {
+    fn make_ready(&mut self, program: Program, state: AppState) -> Result<Version, String> {
         let making = self.begin_making(program, state);
         self.make_all(making)
     }
 
-    fn begin_making(&self, program: Program, mut state: AppState) -> Making {
+    /// The same as [`Core::begin_making`] with instances for a debugger: those that follow are made of the program as it is.
+    pub(super) fn begin_making_for_debugger(&self, (debugged, program): (Program, Program), state: AppState) -> Making {
+        Making { then: Some(program), ..self.begin_making(debugged, state) }
+    }
+
+    /// Begins to make instances of a program.
+    pub(super) fn begin_making(&self, program: Program, mut state: AppState) -> Making {
         let config = &self.machine.config;
         let users = state.owner.is_some();
         state.dma_budget_bytes = if users { config.user_dma_budget_bytes } else { config.dma_budget_bytes };
         let limits = self.instance_limits(&state);
-        Making { state, program, limits, instances: Vec::new() }
+        Making { state, program, then: None, limits, instances: Vec::new() }
     }
 
     /// Makes the instances that a version lacks, one after the other.
-    fn make_all(&mut self, mut making: Making) -> Result<Version, String> {
+    pub(super) fn make_all(&mut self, mut making: Making) -> Result<Version, String> {
         while !self.is_made(&making) {
             making = self.make_one(making)?;
         }
@@ -305,20 +314,20 @@ impl Core {
 
     /// Makes a version's instance for the next SPU.
     pub(super) fn make_one(&mut self, making: Making) -> Result<Making, String> {
-        let Making { state, program, limits, mut instances } = making;
+        let Making { state, program, then, limits, mut instances } = making;
         self.machine.begin_staging(state);
         let instance = self.make_instance(&program, instances.len() as u16, limits);
         let state = self.machine.end_staging();
         let state = state.ok_or("the version that was being made is gone")?;
         instances.push(instance?);
-        Ok(Making { state, program, limits, instances })
+        Ok(Making { state, program, then, limits, instances })
     }
 
     /// The version, which has all its instances.
     pub(super) fn made(&self, making: Making) -> Version {
         debug_assert!(self.is_made(&making), "an instance for each SPU");
-        let Making { state, program, instances, .. } = making;
-        Version { state, program: Some(program), instances }
+        let Making { state, program, then, instances, .. } = making;
+        Version { state, program: Some(then.unwrap_or(program)), instances }
     }
 
     /// Puts a version in its place. What was there before comes back, without its instances; what waits for the app waits on, as
@@ -353,19 +362,28 @@ impl Core {
         old.map(|state| Version { state, program, instances: Vec::new() })
     }
 
-    /// Puts the version before back, started anew, since the one that took its place has not come up.
-    pub(crate) fn return_version(&mut self, number: AppNumber, old: Version, why: &str) {
+    /// The version before is to come back, since the one that took its place has not come up, which ends: its instances are to be made anew, unless it had
+    /// ended before.
+    pub(super) fn begin_return(&mut self, number: AppNumber, old: Version, why: &str) -> Result<Making, Box<Version>> {
+        let machine = &mut *self.machine;
+        machine.drop_instances(number);
+        machine.end_version(number);
+        if let Some(app) = machine.app(number) {
+            app.ended.get_or_insert_with(|| why.to_owned());
+        }
         let Version { mut state, program, .. } = old;
         state.push_line(format!(
             "0: [SPU-OS] the version that was to follow did not come up ({why}): version {} goes on",
             state.version
         ));
-        let ended = state.ended.clone();
-        let ready = match (ended, &program) {
-            (None, Some(program)) => self.make_ready(program.clone(), state),
-            // It had ended before.
-            _ => Ok(Version { state, program, instances: Vec::new() }),
-        };
+        match program {
+            Some(program) if state.ended.is_none() => Ok(self.begin_making(program, state)),
+            program => Err(Box::new(Version { state, program, instances: Vec::new() })),
+        }
+    }
+
+    /// Puts the version before back, where its instances could be made.
+    pub(super) fn return_version(&mut self, number: AppNumber, ready: Result<Version, String>) {
         match ready {
             Ok(version) => {
                 let runs = version.state.ended.is_none();

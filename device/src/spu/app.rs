@@ -6,6 +6,7 @@ use super::counters::AppCounters;
 use super::dead::Dead;
 use super::module::Footprint;
 use super::os::Machine;
+use super::pace::Pace;
 use super::protection::Calls;
 use crate::interconnect::Key;
 use crate::request::AppNumber;
@@ -33,6 +34,8 @@ pub(crate) struct AppState {
     pub settles: bool,
     /// It asks for long runs.
     pub long: bool,
+    /// What its runs were seen to take.
+    pub pace: Pace,
     /// The instance that trapped last, for a core.
     pub dead: Option<Box<Dead>>,
     /// Instances that were kept so, ever.
@@ -76,6 +79,7 @@ impl AppState {
             calls: Calls::default(),
             settles: false,
             long: false,
+            pace: Pace::default(),
             dead: None,
             dead_count: 0,
             ended: None,

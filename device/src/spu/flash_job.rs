@@ -5,6 +5,7 @@
 //! - jobs of one die that share a block go to the flash in the order in which they were asked for;
 //! - there are at most [`JOBS_MAX`] jobs, and each bank has an equal share of them: an FTL that asks without end has nobody else's refused.
 
+use super::flash_program::Program;
 use crate::interconnect::Key;
 use crate::slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,6 +15,10 @@ use willow_flash_media::{Array, CopybackPage, DIES_MAX, PageAddress, ProgramPage
 pub const JOBS_MAX: usize = (1 << 16) - 1;
 /// Most bytes of pages that wait to be programmed, by bank: many times what all dies of a bank can be at.
 pub const PROGRAM_BYTES_MAX: usize = 64 << 20;
+/// Lists of pages that wait for the next programs, at most.
+const PAGES_KEPT_MAX: usize = 256;
+/// Bytes that one of them holds, at most.
+const PAGES_KEPT_BYTES_MAX: usize = 64 << 10;
 /// No job.
 pub(super) const NO_JOB: u32 = u32::MAX;
 
@@ -38,16 +43,58 @@ pub(super) struct MadePage {
 }
 
 impl MadePage {
+    fn as_medium<'a>(&'a self, data: &'a [&'a [u8]; 1]) -> ProgramPage<'a> {
+        ProgramPage { at: self.at, data, spare: &self.spare, metadata: self.own }
+    }
+
     /// The pages as the medium takes them.
     pub fn with_all<R>(made: &[MadePage], then: impl FnOnce(&[ProgramPage<'_>]) -> R) -> R {
+        if let [page] = made {
+            return then(&[page.as_medium(&[&page.data])]);
+        }
         let parts: Vec<[&[u8]; 1]> = made.iter().map(|page| [&page.data[..]]).collect();
-        let pages = made.iter().zip(&parts).map(|(page, data)| ProgramPage {
-            at: page.at,
-            data,
-            spare: &page.spare,
-            metadata: page.own,
-        });
-        then(&pages.collect::<Vec<_>>())
+        then(&made.iter().zip(&parts).map(|(page, data)| page.as_medium(data)).collect::<Vec<_>>())
+    }
+}
+
+/// The pages of a program. What it held before stays as memory for the next.
+#[derive(Debug, Default)]
+pub(super) struct MadePages {
+    pages: Vec<MadePage>,
+    count: usize,
+}
+
+impl MadePages {
+    /// One more page, without data yet.
+    pub fn add(&mut self, at: PageAddress, spare: &[u8], own: bool) -> &mut MadePage {
+        if self.count == self.pages.len() {
+            self.pages.push(MadePage { at, data: Vec::new(), spare: Vec::new(), own });
+        }
+        let page = &mut self.pages[self.count];
+        self.count += 1;
+        (page.at, page.own) = (at, own);
+        page.data.clear();
+        page.spare.clear();
+        page.spare.extend_from_slice(spare);
+        page
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.pages.iter().map(|page| page.data.capacity() + page.spare.capacity()).sum()
+    }
+}
+
+impl std::ops::Deref for MadePages {
+    type Target = [MadePage];
+
+    fn deref(&self) -> &[MadePage] {
+        &self.pages[..self.count]
+    }
+}
+
+impl std::ops::DerefMut for MadePages {
+    fn deref_mut(&mut self) -> &mut [MadePage] {
+        &mut self.pages[..self.count]
     }
 }
 
@@ -84,7 +131,7 @@ pub(super) enum Task {
         read: Read,
     },
     Program {
-        pages: Vec<MadePage>,
+        pages: MadePages,
         /// The status of a source that could not be read.
         failed: Option<i32>,
     },
@@ -134,6 +181,11 @@ impl Job {
     }
 }
 
+/// Which of a bank's queues a die's is.
+fn queue_of(die: u32) -> usize {
+    die.min(DIES_MAX) as usize
+}
+
 /// All of them.
 pub(crate) struct FlashJobs {
     jobs: Slab<Job>,
@@ -142,8 +194,9 @@ pub(crate) struct FlashJobs {
     bank_max: usize,
     /// By bank: bytes of the pages that are to be programmed.
     program_bytes: Vec<usize>,
-    /// By bank and die: what waits before the flash, in the order in which it was asked for. Queues of dies stay when they are empty.
-    waiting: BTreeMap<(u16, u32), VecDeque<u32>>,
+    /// By bank and die: what waits before the flash, in the order in which it was asked for. Queues of dies stay when they are empty; dies that no flash
+    /// has share the last one.
+    waiting: Vec<Vec<VecDeque<u32>>>,
     /// By bank: how many of its jobs wait so, since mostly none does.
     waiting_of_bank: Vec<usize>,
     /// By write: the programs that wait for its data.
@@ -156,6 +209,10 @@ pub(crate) struct FlashJobs {
     pub(super) completions: Vec<willow_flash_media::timing::Completion>,
     /// Banks are served by an FTL.
     pub(super) delegates: bool,
+    /// What describes a program; empty between two.
+    pub(super) described: Program,
+    /// Pages of programs that have ended.
+    kept_pages: Vec<MadePages>,
 }
 
 impl FlashJobs {
@@ -166,13 +223,28 @@ impl FlashJobs {
             of_bank: vec![0; banks.into()],
             bank_max: JOBS_MAX / usize::from(banks.max(1)),
             program_bytes: vec![0; banks.into()],
-            waiting: BTreeMap::new(),
+            waiting: vec![Vec::new(); banks.into()],
             waiting_of_bank: vec![0; banks.into()],
             landings: BTreeMap::new(),
             banks: vec![(0, false); crate::media::BANKS_MAX],
             next_ns: u64::MAX,
             completions: Vec::new(),
             delegates,
+            described: Program::default(),
+            kept_pages: Vec::new(),
+        }
+    }
+
+    /// No page yet, with memory of programs that have ended.
+    pub(super) fn take_pages(&mut self) -> MadePages {
+        self.kept_pages.pop().unwrap_or_default()
+    }
+
+    /// A program has ended: its pages are of use for others.
+    pub(super) fn give_pages(&mut self, mut pages: MadePages) {
+        pages.count = 0;
+        if self.kept_pages.len() < PAGES_KEPT_MAX && pages.held_bytes() <= PAGES_KEPT_BYTES_MAX {
+            self.kept_pages.push(pages);
         }
     }
 
@@ -218,37 +290,45 @@ impl FlashJobs {
     /// Whether something waits before a die.
     pub(super) fn waits_before(&self, bank: u16, die: u32) -> bool {
         self.waiting_of_bank[usize::from(bank)] > 0
-            && self.waiting.get(&(bank, die)).is_some_and(|queue| !queue.is_empty())
+            && self.waiting[usize::from(bank)].get(queue_of(die)).is_some_and(|queue| !queue.is_empty())
     }
 
     /// A job waits before its die.
     pub(super) fn wait_before(&mut self, bank: u16, die: u32, key: u32) {
-        self.waiting.entry((bank, die)).or_default().push_back(key);
+        self.queue(bank, die).push_back(key);
         self.waiting_of_bank[usize::from(bank)] += 1;
     }
 
     /// Takes what waits before a die; [`FlashJobs::put_back`] follows.
     pub(super) fn take_waiting(&mut self, bank: u16, die: u32) -> Option<VecDeque<u32>> {
         let of_bank = self.waiting_of_bank.get_mut(usize::from(bank)).filter(|waiting| **waiting > 0)?;
-        let queue = self.waiting.get_mut(&(bank, die)).filter(|queue| !queue.is_empty()).map(std::mem::take)?;
+        let queues = self.waiting.get_mut(usize::from(bank))?;
+        let queue = queues.get_mut(queue_of(die)).filter(|queue| !queue.is_empty()).map(std::mem::take)?;
         *of_bank -= queue.len();
         Some(queue)
     }
 
-    /// Puts back what goes on waiting before a die, before what has come since. Of dies that no flash has, nothing is kept.
-    pub(super) fn put_back(&mut self, bank: u16, die: u32, mut queue: VecDeque<u32>) {
-        self.waiting_of_bank[usize::from(bank)] += queue.len();
-        let place = self.waiting.entry((bank, die)).or_default();
-        queue.append(place);
-        *place = queue;
-        if die >= DIES_MAX && place.is_empty() {
-            self.waiting.remove(&(bank, die));
+    /// The queue before a die.
+    fn queue(&mut self, bank: u16, die: u32) -> &mut VecDeque<u32> {
+        let (queues, at) = (&mut self.waiting[usize::from(bank)], queue_of(die));
+        if queues.len() <= at {
+            queues.resize_with(at + 1, VecDeque::new);
         }
+        &mut queues[at]
     }
 
-    /// The dies of a bank before which something waits, or has waited.
+    /// Puts back what goes on waiting before a die, before what has come since.
+    pub(super) fn put_back(&mut self, bank: u16, die: u32, mut queue: VecDeque<u32>) {
+        self.waiting_of_bank[usize::from(bank)] += queue.len();
+        let place = self.queue(bank, die);
+        queue.append(place);
+        *place = queue;
+    }
+
+    /// The dies of a bank before which something waits; [`DIES_MAX`]: those that no flash has.
     pub(super) fn dies_waited_before(&self, bank: u16) -> Vec<u32> {
-        self.waiting.range((bank, 0)..=(bank, u32::MAX)).map(|((_, die), _)| *die).collect()
+        let queues = self.waiting[usize::from(bank)].iter().zip(0..);
+        queues.filter(|(queue, _)| !queue.is_empty()).map(|(_, die)| die).collect()
     }
 
     /// The blocks that a job, with those that are joined to it, reads or changes.

@@ -10,7 +10,7 @@ use super::abi::{self, PENDING};
 use super::activity::Caller;
 use super::continuation::Pending;
 use super::flash::told;
-use super::flash_job::{Job, MadePage, MovedPage, NO_JOB, Task, To};
+use super::flash_job::{Job, MadePage, MadePages, MovedPage, NO_JOB, Task, To};
 use super::os::Machine;
 use crate::interconnect::Key;
 use crate::media::delegate::{BankPort, DelegatingStore};
@@ -63,7 +63,7 @@ impl Machine {
     pub(super) fn ask_program(
         &mut self,
         (caller, wait, die): (Caller, u32, u32),
-        pages: Vec<MadePage>,
+        pages: MadePages,
         copied: &[Copied],
         peers: &[u32],
     ) -> i32 {
@@ -205,8 +205,10 @@ impl Machine {
         while let Some(&key) = waiting.get(at) {
             let held_back = self.flash.job(key).awaits > 0 || self.flash.blocks(key).any(|block| held.contains(&block));
             if held_back {
-                held.extend(self.flash.blocks(key));
                 at += 1;
+                if at < waiting.len() {
+                    held.extend(self.flash.blocks(key));
+                }
                 continue;
             }
             if let Task::Program { failed: Some(status), .. } = self.flash.job(key).task {
@@ -420,6 +422,7 @@ impl Machine {
                 let programmed = self
                     .array_of(bank)
                     .and_then(|array| MadePage::with_all(&made, |pages| array.program(die, pages)).ok());
+                self.flash.give_pages(made);
                 self.flash_ended_as(key, programmed);
             }
             Task::Copyback { pages } => {

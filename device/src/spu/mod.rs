@@ -14,6 +14,7 @@ pub(crate) mod flash;
 pub mod flash_cut;
 pub(crate) mod flash_job;
 pub(crate) mod flash_map;
+pub(crate) mod flash_program;
 pub(crate) mod flash_time;
 pub(crate) mod ftl;
 pub(crate) mod gate;
@@ -27,6 +28,7 @@ pub(crate) mod miss;
 pub(crate) mod news;
 mod nv_memory;
 pub(crate) mod os;
+pub(crate) mod pace;
 pub mod permission;
 pub mod profile;
 pub mod protection;
@@ -46,7 +48,7 @@ pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod version;
 
-pub(crate) use runtime::{autopsy, debug, limits, long, module, native, wasm};
+pub(crate) use runtime::{autopsy, debug, limits, long, module, native, paced, wasm};
 pub use willow_gate::{abi, meter};
 
 /// What an app did with a request that it was offered.

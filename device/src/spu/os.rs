@@ -17,6 +17,7 @@ use super::ftl::Ftl;
 use super::gate::Charged;
 use super::group::Group;
 use super::news::News;
+use super::pace::Watch;
 use super::protection::Protection;
 use super::published::Published;
 use super::rest::Line;
@@ -78,6 +79,8 @@ pub(crate) struct Machine {
     pub news: News,
     /// Answers and ends that nobody waited for any more, since the device started.
     pub(super) strays: u64,
+    /// The clock of whoever drives the device.
+    pub(super) watch: Watch,
     /// What was done beside runs of handlers and is not counted by the drive yet.
     beside_cost: u64,
     /// A weakness that a test has planted.
@@ -130,6 +133,7 @@ impl Machine {
             apps: (0..config.apps_max).map(|_| None).collect(),
             news: News::new(config.apps_max),
             strays: 0,
+            watch: Watch::default(),
             beside_cost: 0,
             #[cfg(feature = "testing")]
             hole: None,

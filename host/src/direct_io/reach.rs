@@ -61,7 +61,7 @@ fn options(attachment: Attachment) -> Result<Options, DirectError> {
     let psk = psk.map(|psk| psk.parse()).transpose();
     let psk = psk.map_err(|_| DirectError::Agent("it gave a key for TLS that is none".to_owned()))?;
     let credentials = Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None };
-    let key = HostKey { host_nqn, credentials: Some(credentials), psk };
+    let key = HostKey { host_nqn, credentials: Some(credentials), psk, secure_channel: false };
     let options = Options::new(address, subsystem_nqn).with_host_key(key);
     Ok(Options {
         queues: endpoints.max(1),

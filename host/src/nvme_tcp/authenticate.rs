@@ -7,7 +7,7 @@ use super::bringup::{Port, check};
 use super::queue::Transfer;
 use super::{NvmeError, Options};
 use std::sync::Arc;
-use willow_auth::{Credentials, Ends, Entropy, HostExchange, HostFailure};
+use willow_auth::{Credentials, Ends, Entropy, GeneratedKey, HostExchange, HostFailure};
 use willow_wire::spec::authentication::{AuthenticationCommand, MESSAGE_BYTES_MAX};
 
 async fn send<P: Port>(port: &mut P, message: Vec<u8>) -> Result<(), NvmeError> {
@@ -24,18 +24,21 @@ async fn receive<P: Port>(port: &mut P) -> Result<Vec<u8>, NvmeError> {
     Ok(done.buffer)
 }
 
-/// Proves that this host has its secret, and has the controller prove that it has its own where the credentials hold that.
+/// Proves that this host has its secret, and has the controller prove that it has its own where the credentials hold that. `with_key`:
+/// returns the key for TLS that both have generated.
 pub async fn authenticate<P: Port>(
     port: &mut P,
     options: &Options,
     credentials: Arc<Credentials>,
-) -> Result<(), NvmeError> {
+    with_key: bool,
+) -> Result<Option<GeneratedKey>, NvmeError> {
     let failed = |source| NvmeError::Authentication { address: options.address, source };
     let entropy = Entropy::system();
     let mut transaction = [0; 2];
     entropy.fill(&mut transaction).map_err(|error| NvmeError::Argument(error.to_string()))?;
     let ends = Ends { credentials, subsystem_nqn: options.subsystem_nqn.clone() };
-    let mut exchange = HostExchange::new(ends, u16::from_le_bytes(transaction), entropy);
+    let exchange = HostExchange::new(ends, u16::from_le_bytes(transaction), entropy);
+    let mut exchange = if with_key { exchange.with_key(false) } else { exchange };
     send(port, exchange.negotiate()).await?;
     let outcome = match exchange.reply(&receive(port).await?) {
         Ok(reply) => {
@@ -45,8 +48,12 @@ pub async fn authenticate<P: Port>(
         Err(failure) => Err(failure),
     };
     match outcome {
-        Ok(Some(last)) => send(port, last).await,
-        Ok(None) => Ok(()),
+        Ok(last) => {
+            if let Some(last) = last {
+                send(port, last).await?;
+            }
+            Ok(exchange.take_generated())
+        }
         Err(failure) => {
             if let Some(told) = HostFailure::to_message(failure, exchange.transaction()) {
                 // It does not matter whether it listens.

@@ -5,7 +5,9 @@ use super::authenticate::authenticate;
 use super::identity::{ControllerIdentity, NamespaceIdentity, command_set};
 use super::queue::{Completed, Transfer};
 use super::{NvmeError, Options};
+use std::sync::Arc;
 use std::time::Duration;
+use willow_auth::GeneratedKey;
 use willow_wire::bytes::u32_at;
 use willow_wire::spec::authentication::{CONNECT_AUTHENTICATION_REQUIRED, CONNECT_SECURE_CHANNEL_REQUIRED};
 use willow_wire::spec::fabrics::{
@@ -77,6 +79,28 @@ pub async fn connect<P: Port>(
     controller_id: u16,
     entries: u16,
 ) -> Result<u16, NvmeError> {
+    connect_for(port, options, queue, controller_id, entries, false).await.map(|(controller, _)| controller)
+}
+
+/// Connects an admin queue in the clear, for the key for TLS that its authentication generates: the options by which to connect anew.
+pub async fn channel<P: Port>(port: &mut P, options: &Options) -> Result<Options, NvmeError> {
+    let connected = connect_for(port, options, 0, CONTROLLER_DYNAMIC, ADMIN_QUEUE_ENTRIES, true).await?;
+    let key = connected.1.map(|key| key.tls_keys(&options.host_nqn, &options.subsystem_nqn));
+    let [key, _] = key.ok_or_else(|| NvmeError::Incompatible {
+        address: options.address,
+        what: "does not authenticate, and no key for a secure channel can be generated".to_owned(),
+    })?;
+    Ok(Options { channel_key: Some(Arc::new(key)), ..options.clone() })
+}
+
+async fn connect_for<P: Port>(
+    port: &mut P,
+    options: &Options,
+    queue: u16,
+    controller_id: u16,
+    entries: u16,
+    with_key: bool,
+) -> Result<(u16, Option<GeneratedKey>), NvmeError> {
     let admin = queue == 0;
     let connect = ConnectCommand {
         record_format: fabrics::CONNECT_RECORD_FORMAT,
@@ -95,26 +119,29 @@ pub async fn connect<P: Port>(
     let done = command(port, "Connect", connect.to_entry(), Transfer::ToController(bytes.to_vec())).await?;
     let asked = done.entry.result as u32;
     let incompatible = |what: &str| Err(NvmeError::Incompatible { address: options.address, what: what.to_owned() });
-    if asked & CONNECT_SECURE_CHANNEL_REQUIRED != 0 {
-        return incompatible("requires a secure channel, which this host does not support");
+    if asked & CONNECT_SECURE_CHANNEL_REQUIRED != 0 && !with_key {
+        return incompatible("requires a secure channel: this host's key file does not say secure_channel = true");
     }
+    let mut generated = None;
+    let discovery = options.subsystem_nqn == DISCOVERY_NQN;
+    let by_tls = options.psk.is_some() || options.channel_key.is_some();
     match (&options.credentials, asked & CONNECT_AUTHENTICATION_REQUIRED != 0) {
-        (Some(credentials), true) => authenticate(port, options, credentials.clone()).await?,
+        (Some(credentials), true) => generated = authenticate(port, options, credentials.clone(), with_key).await?,
         (None, true) => return incompatible("requires authentication, and no key of this host was given"),
-        // Who was promised a proof does not go on without it.
+        // Who was promised a proof does not go on without it; a generated key comes of one.
         (Some(credentials), false)
-            if credentials.controller_secret.is_some() && options.subsystem_nqn != DISCOVERY_NQN =>
+            if credentials.controller_secret.is_some() && options.channel_key.is_none() && !discovery =>
         {
             return incompatible("does not authenticate, and cannot be known to be the one that the key is for");
         }
-        (_, false) if options.proof_required && options.psk.is_none() && options.subsystem_nqn != DISCOVERY_NQN => {
+        (_, false) if options.proof_required && !by_tls && !discovery => {
             return incompatible(
                 "lets any host in without a proof: start it with the keys of its hosts (serve --host-key)",
             );
         }
         (_, false) => {}
     }
-    Ok(asked as u16)
+    Ok((asked as u16, generated))
 }
 
 /// A controller that is ready.

@@ -319,7 +319,20 @@ impl Session {
         }
     }
 
+    /// The options by which to connect: with a key for TLS that is generated now, where they want one.
+    async fn secured(options: &Arc<Options>) -> Result<Arc<Options>, NvmeError> {
+        if !options.awaits_channel() {
+            return Ok(options.clone());
+        }
+        let connection = Connection::open(options.clone(), 0, admin_config(options), None).await?;
+        let mut port = ConnectionPort { connection: connection.clone(), limit: options.connect_timeout };
+        let secured = bringup::channel(&mut port, options).await;
+        connection.close();
+        secured.map(Arc::new)
+    }
+
     async fn make(options: &Arc<Options>, expired: &mpsc::UnboundedSender<Expired>) -> Result<Self, NvmeError> {
+        let options = &Session::secured(options).await?;
         let admin = Connection::open(options.clone(), 0, admin_config(options), None).await?;
         let mut session = Session::enable(options, admin.clone()).await.inspect_err(|_| admin.close())?;
         match session.add_queues(options, expired).await {

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use willow_auth::{Credentials, HostKey, PresharedKey};
-use willow_wire::spec::fabrics::NQN_BYTES_MAX;
+use willow_auth::{Credentials, HostKey, PresharedKey, TlsKey};
+use willow_wire::spec::fabrics::{self, NQN_BYTES_MAX};
 
 /// What to do with commands that were in flight when the connection died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -40,6 +40,10 @@ pub struct Options {
     pub proof_required: bool,
     /// The key for TLS: with it every connection is TLS. It is of `host_nqn`: see [`Options::with_host_key`].
     pub psk: Option<Arc<PresharedKey>>,
+    /// This host comes by TLS, with a key that its authentication generates each time it connects.
+    pub secure_channel: bool,
+    /// The key that was generated: who connects makes it, and it is not to be set otherwise.
+    pub channel_key: Option<Arc<TlsKey>>,
     /// I/O queues wanted; the controller may give fewer.
     pub queues: u16,
     /// Commands in flight on each I/O queue, 1 to 1024; the controller may allow fewer.
@@ -93,6 +97,8 @@ impl Options {
             credentials: None,
             proof_required: false,
             psk: None,
+            secure_channel: false,
+            channel_key: None,
             queues: 1,
             depth: 128,
             header_digest: false,
@@ -115,8 +121,13 @@ impl Options {
 
     /// The same for the host that this is of, with all that it has.
     pub fn with_host_key(self, key: HostKey) -> Self {
-        let HostKey { host_nqn, credentials, psk } = key;
-        Options { host_nqn, credentials: credentials.map(Arc::new), psk: psk.map(Arc::new), ..self }
+        let HostKey { host_nqn, credentials, psk, secure_channel } = key;
+        Options { host_nqn, credentials: credentials.map(Arc::new), psk: psk.map(Arc::new), secure_channel, ..self }
+    }
+
+    /// Whether a key for TLS is still to be generated.
+    pub(super) fn awaits_channel(&self) -> bool {
+        self.secure_channel && self.channel_key.is_none() && self.subsystem_nqn != fabrics::DISCOVERY_NQN
     }
 
     /// Checks the values; the error names the field.
@@ -131,6 +142,9 @@ impl Options {
             && credentials.host_nqn != self.host_nqn
         {
             return error(format!("the credentials are of {}, host_nqn is {}", credentials.host_nqn, self.host_nqn));
+        }
+        if self.secure_channel && (self.credentials.is_none() || self.psk.is_some()) {
+            return error("a secure channel needs credentials, and no other key for TLS".to_owned());
         }
         if self.queues == 0 || self.queues > QUEUES_MAX {
             return error(format!("queues is {}, must be 1 to {QUEUES_MAX}", self.queues));

@@ -282,6 +282,14 @@ impl PolledController {
             receive_bytes: 16 << 10,
             admin: true,
         };
+        let options = match options.awaits_channel() {
+            true => {
+                let mut queue = PolledQueue::open(&options, 0, config)?;
+                let mut port = Blocking { queue: &mut queue, limit: options.command_timeout };
+                now(bringup::channel(&mut port, &options))?
+            }
+            false => options,
+        };
         let mut admin = PolledQueue::open(&options, 0, config)?;
         let mut port = Blocking { queue: &mut admin, limit: options.command_timeout };
         let ready = now(bringup::enable(&mut port, &options))?;

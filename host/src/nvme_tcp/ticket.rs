@@ -19,7 +19,7 @@ impl Controller {
             let (host_nqn, secret) = (host_nqn.to_owned(), secret.parse().ok()?);
             let psk = psk.map(str::parse).transpose().ok()?;
             let credentials = Credentials { host_nqn: host_nqn.clone(), secret, controller_secret: None };
-            Some(HostKey { host_nqn, credentials: Some(credentials), psk })
+            Some(HostKey { host_nqn, credentials: Some(credentials), psk, secure_channel: false })
         });
         done.buffer.fill(0);
         made.ok_or_else(|| NvmeError::Incompatible {

@@ -8,9 +8,10 @@ use super::{NvmeError, Options};
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
-use willow_auth::Derivation;
+use willow_auth::{Derivation, PresharedKey};
 use willow_tls::{Received, Session, TlsError};
 
 /// Slices from here on are sealed from where they are, smaller ones are put together up to [`GATHERED_BYTES`].
@@ -25,10 +26,12 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// For the subsystem of these options; `None` where they have no key.
+    /// For the subsystem of these options; `None` where they have no key, or have none yet.
     pub fn new(options: &Options) -> std::result::Result<Option<Box<Self>>, NvmeError> {
-        let Some(psk) = &options.psk else { return Ok(None) };
-        let key = psk.tls_key(&options.host_nqn, &options.subsystem_nqn, 1, Derivation::Standard);
+        let configured =
+            |psk: &Arc<PresharedKey>| psk.tls_key(&options.host_nqn, &options.subsystem_nqn, 1, Derivation::Standard);
+        let key = options.channel_key.as_deref().cloned().or_else(|| options.psk.as_ref().map(configured));
+        let Some(key) = key else { return Ok(None) };
         let session = Session::connect(&key).map_err(|source| refused(options, source))?;
         Ok(Some(Box::new(Sealed { session, gathered: Vec::new() })))
     }

@@ -152,22 +152,17 @@ pub const PROGRAM_PARTS_MAX: usize = 128;
 const PAGE_BYTES: usize = 32;
 const PART_BYTES: usize = 24;
 
-/// The pages of a program, of at most so many parts, described as the import has them.
-pub struct Program<const PARTS: usize = PROGRAM_PARTS_MAX> {
-    pages: [[u8; PAGE_BYTES]; PROGRAM_PAGES_MAX],
+/// The pages of a program, at most so many of at most so many parts, described as the import has them.
+pub struct Program<const PARTS: usize = PROGRAM_PARTS_MAX, const PAGES: usize = PROGRAM_PAGES_MAX> {
+    pages: [[u8; PAGE_BYTES]; PAGES],
     parts: [[u8; PART_BYTES]; PARTS],
     page_count: usize,
     part_count: usize,
 }
 
-impl<const PARTS: usize> Default for Program<PARTS> {
+impl<const PARTS: usize, const PAGES: usize> Default for Program<PARTS, PAGES> {
     fn default() -> Self {
-        Program {
-            pages: [[0; PAGE_BYTES]; PROGRAM_PAGES_MAX],
-            parts: [[0; PART_BYTES]; PARTS],
-            page_count: 0,
-            part_count: 0,
-        }
+        Program { pages: [[0; PAGE_BYTES]; PAGES], parts: [[0; PART_BYTES]; PARTS], page_count: 0, part_count: 0 }
     }
 }
 
@@ -186,12 +181,12 @@ fn status(code: i32) -> Issued<Result<FlashStatus, Error>> {
     }
 }
 
-struct ProgramWait<'a, const PARTS: usize> {
+struct ProgramWait<'a, const PARTS: usize, const PAGES: usize> {
     die: u32,
-    program: &'a Program<PARTS>,
+    program: &'a Program<PARTS, PAGES>,
 }
 
-impl<const PARTS: usize> Operation for ProgramWait<'_, PARTS> {
+impl<const PARTS: usize, const PAGES: usize> Operation for ProgramWait<'_, PARTS, PAGES> {
     type Output = Result<FlashStatus, Error>;
     const LOCAL: bool = false;
 
@@ -224,9 +219,9 @@ pub struct PageProgram<'a, I> {
 ///
 /// # Errors
 /// [`Error::Argument`]: more pages or parts than there may be.
-pub async fn program<'a, I: Iterator<Item = PagePart<'a>>, const PARTS: usize>(
+pub async fn program<'a, I: Iterator<Item = PagePart<'a>>, const PARTS: usize, const PAGES: usize>(
     die: u32,
-    descriptions: &mut Program<PARTS>,
+    descriptions: &mut Program<PARTS, PAGES>,
     pages: impl Iterator<Item = PageProgram<'a, I>>,
 ) -> Result<FlashStatus, Error> {
     (descriptions.page_count, descriptions.part_count) = (0, 0);

@@ -8,13 +8,14 @@
 //! and from everywhere Failing ─Failure1 fetched─> Failed, which nothing leaves.
 //!
 //! What always holds: what takes long (powers in large groups) is handed out as a [`Computation`], of which at most one is out;
-//! a queue that was authenticated stays so while it is authenticated anew, until that fails.
+//! a queue that was authenticated stays so while it is authenticated anew, until that fails; a key for TLS is generated only where
+//! [`Concatenation`] lets the host ask for it, and handed out only once the exchange has succeeded.
 
-use crate::respond::{NO_SECURE_CHANNEL, Question};
-use crate::{Ends, Entropy, Group, GroupError, Hash, KeyPair};
+use crate::respond::Question;
+use crate::{Ends, Entropy, GeneratedKey, Group, GroupError, Hash, KeyPair};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use subtle::ConstantTimeEq;
-use willow_wire::spec::authentication::{Challenge, Explanation, Message, Negotiate, Reply, Success1};
+use willow_wire::spec::authentication::{Challenge, Explanation, Message, Negotiate, Reply, Success1, secure_channel};
 use zeroize::Zeroizing;
 
 /// What a controller agrees to.
@@ -39,6 +40,31 @@ impl Default for Policy {
                 Group::Ffdhe8192,
                 Group::Null,
             ],
+        }
+    }
+}
+
+/// What the host may ask for beside the proof (SC_C).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Concatenation {
+    /// Nothing: an I/O queue, or one whose TLS was made with a configured key.
+    #[default]
+    Never,
+    /// A key for TLS: an admin queue in the clear.
+    New,
+    /// A key for TLS, and nothing less: an admin queue in the clear of a host that has to come by TLS.
+    Required,
+    /// Another key in place of the one that the admin queue's TLS was made with.
+    Replace,
+}
+
+impl Concatenation {
+    fn takes(self, asked: u8) -> bool {
+        match self {
+            Concatenation::Never => asked == secure_channel::NONE,
+            Concatenation::New => matches!(asked, secure_channel::NONE | secure_channel::NEW_KEY),
+            Concatenation::Required => asked == secure_channel::NEW_KEY,
+            Concatenation::Replace => matches!(asked, secure_channel::NONE | secure_channel::REPLACE_KEY),
         }
     }
 }
@@ -109,10 +135,18 @@ pub struct OutOfOrder;
 #[derive(Debug)]
 struct Begun {
     transaction: u16,
+    /// SC_C.
+    secure_channel: u8,
     hash: Hash,
     group: Group,
     sequence: u32,
     challenge: Vec<u8>,
+}
+
+impl Begun {
+    fn generates_key(&self) -> bool {
+        self.secure_channel != secure_channel::NONE
+    }
 }
 
 #[derive(Debug)]
@@ -150,6 +184,10 @@ pub struct ControllerExchange {
     /// S2 of the exchange before.
     host_sequence: u32,
     failure: Option<Explanation>,
+    concatenation: Concatenation,
+    /// The key of the exchange under way; it is handed out once that has succeeded.
+    pending: Option<GeneratedKey>,
+    generated: Option<GeneratedKey>,
 }
 
 impl ControllerExchange {
@@ -163,7 +201,27 @@ impl ControllerExchange {
             authenticated: false,
             host_sequence: 0,
             failure: None,
+            concatenation: Concatenation::Never,
+            pending: None,
+            generated: None,
         }
+    }
+
+    /// The same, letting the host ask for a key.
+    pub fn with_concatenation(mut self, concatenation: Concatenation) -> Self {
+        self.concatenation = concatenation;
+        self
+    }
+
+    /// The same on a queue that need not authenticate, but may: its TLS proved the host.
+    pub fn already_authenticated(mut self) -> Self {
+        self.authenticated = true;
+        self
+    }
+
+    /// The key that the exchange which has just succeeded generated, once.
+    pub fn take_generated(&mut self) -> Option<GeneratedKey> {
+        self.generated.take()
     }
 
     /// True since the host proved itself, until an exchange fails.
@@ -248,7 +306,7 @@ impl ControllerExchange {
                 let next = match success.response {
                     Some(_) => State::Told(success.transaction),
                     None => {
-                        self.authenticated = true;
+                        self.succeed();
                         State::Over
                     }
                 };
@@ -275,8 +333,14 @@ impl ControllerExchange {
         }
     }
 
+    fn succeed(&mut self) {
+        self.authenticated = true;
+        self.generated = self.pending.take();
+    }
+
     fn fail(&mut self, transaction: u16, explanation: Explanation) {
         self.authenticated = false;
+        (self.pending, self.generated) = (None, None);
         if !matches!(self.state, State::Failed) {
             self.state = State::Failing(transaction, explanation);
             self.failure.get_or_insert(explanation);
@@ -291,6 +355,7 @@ impl ControllerExchange {
             }
             (_, Message::Failure2(_, explanation)) => {
                 self.authenticated = false;
+                (self.pending, self.generated) = (None, None);
                 self.state = State::Failed;
                 self.failure.get_or_insert(explanation);
                 Ok(Sent::Taken)
@@ -304,7 +369,7 @@ impl ControllerExchange {
             }
             (State::Challenged(begun, pair), Message::Reply(reply)) => self.reply(begun, pair, reply),
             (State::Told(transaction), Message::Success2(other)) if transaction == other => {
-                self.authenticated = true;
+                self.succeed();
                 self.state = State::Over;
                 Ok(Sent::Taken)
             }
@@ -314,18 +379,21 @@ impl ControllerExchange {
     }
 
     fn negotiate(&mut self, negotiate: Negotiate, numbers: &mut SequenceNumbers) -> Result<Sent, Explanation> {
-        if negotiate.secure_channel != NO_SECURE_CHANNEL {
+        let secure_channel = negotiate.secure_channel;
+        if !self.concatenation.takes(secure_channel) {
             return Err(Explanation::ConcatenationMismatch);
         }
+        // A key is made of a number that both ends share, and is for one of two cipher suites.
+        let generates = secure_channel != secure_channel::NONE;
         let offer = negotiate.offer.ok_or(Explanation::ProtocolUnusable)?;
-        let hash = self.policy.hashes.iter().find(|hash| offer.hashes.contains(&hash.id()));
-        let hash = *hash.ok_or(Explanation::HashUnusable)?;
-        let group = self.policy.groups.iter().find(|group| offer.groups.contains(&group.id()));
-        let group = *group.ok_or(Explanation::GroupUnusable)?;
+        let mut hashes = self.policy.hashes.iter().filter(|hash| !generates || GeneratedKey::is_possible(**hash));
+        let hash = *hashes.find(|hash| offer.hashes.contains(&hash.id())).ok_or(Explanation::HashUnusable)?;
+        let mut groups = self.policy.groups.iter().filter(|group| !generates || **group != Group::Null);
+        let group = *groups.find(|group| offer.groups.contains(&group.id())).ok_or(Explanation::GroupUnusable)?;
         let mut challenge = vec![0; hash.bytes()];
         self.entropy.fill(&mut challenge).map_err(|_| Explanation::Failed)?;
         let sequence = numbers.next(&self.entropy)?;
-        let begun = Begun { transaction: negotiate.transaction, hash, group, sequence, challenge };
+        let begun = Begun { transaction: negotiate.transaction, secure_channel, hash, group, sequence, challenge };
         if group == Group::Null {
             self.state = State::Prepared(begun, None);
             return Ok(Sent::Taken);
@@ -340,10 +408,14 @@ impl ControllerExchange {
             return Err(Explanation::IncorrectPayload);
         }
         // A challenge sent back would have this end answer its own question; a number used twice, a question asked before. Without a
-        // challenge the number means nothing (Linux 6.12 sends one).
-        if let Some(challenge) = &reply.challenge
-            && (reply.sequence == 0 || reply.sequence == self.host_sequence || *challenge == begun.challenge)
-        {
+        // challenge the number means nothing (Linux 6.12 sends one). A challenge without a number is there for the generated key alone.
+        let fits = match &reply.challenge {
+            Some(challenge) if *challenge == begun.challenge => false,
+            Some(_) if reply.sequence == 0 => begun.generates_key(),
+            Some(_) => reply.sequence != self.host_sequence,
+            None => !begun.generates_key(),
+        };
+        if !fits {
             return Err(Explanation::IncorrectPayload);
         }
         match pair {
@@ -357,20 +429,29 @@ impl ControllerExchange {
     }
 
     fn verify(&mut self, begun: &Begun, reply: Reply, shared: Option<&[u8]>) -> Result<(), Explanation> {
-        let (hash, transaction) = (begun.hash, begun.transaction);
-        let question = Question { hash, challenge: &begun.challenge, sequence: begun.sequence, transaction, shared };
+        let (hash, transaction, secure_channel) = (begun.hash, begun.transaction, begun.secure_channel);
+        let (challenge, sequence) = (&begun.challenge, begun.sequence);
+        let question = Question { hash, challenge, sequence, transaction, secure_channel, shared };
         let wanted = question.of_host(&self.ends);
         if !bool::from(wanted.as_slice().ct_eq(&reply.response)) {
             return Err(Explanation::Failed);
         }
+        self.pending = match (&reply.challenge, shared) {
+            (Some(challenge), Some(shared)) if begun.generates_key() => {
+                let generated = GeneratedKey::new(hash, shared, [&begun.challenge, challenge]);
+                Some(generated.ok_or(Explanation::HashUnusable)?)
+            }
+            _ => None,
+        };
         let response = match &reply.challenge {
-            Some(challenge) => {
+            Some(challenge) if reply.sequence != 0 => {
                 let secret = self.ends.credentials.controller_secret.as_ref().ok_or(Explanation::Failed)?;
-                let question = Question { hash, challenge, sequence: reply.sequence, transaction, shared };
+                let sequence = reply.sequence;
+                let question = Question { hash, challenge, sequence, transaction, secure_channel, shared };
                 self.host_sequence = reply.sequence;
                 Some(question.of_controller(secret, &self.ends).to_vec())
             }
-            None => None,
+            _ => None,
         };
         self.state = State::Proven(Success1 { transaction, hash_bytes: hash.bytes() as u8, response });
         Ok(())

@@ -3,10 +3,10 @@
 //!
 //! What always holds: where the host has a secret of the controller it succeeds only if the controller proved that it has it.
 
-use crate::respond::{NO_SECURE_CHANNEL, Question};
-use crate::{Ends, Entropy, Group, Hash, KeyPair};
+use crate::respond::Question;
+use crate::{Ends, Entropy, GeneratedKey, Group, Hash, KeyPair};
 use subtle::ConstantTimeEq;
-use willow_wire::spec::authentication::{Explanation, Message, Negotiate, Offer, Reply};
+use willow_wire::spec::authentication::{Explanation, Message, Negotiate, Offer, Reply, secure_channel};
 use zeroize::Zeroizing;
 
 /// Why a host is not authenticated, or does not believe the controller.
@@ -36,6 +36,7 @@ struct Asked {
     hash: Hash,
     question: Option<(Vec<u8>, u32)>,
     shared: Option<Zeroizing<Vec<u8>>>,
+    generated: Option<GeneratedKey>,
 }
 
 /// The host's end.
@@ -45,13 +46,31 @@ pub struct HostExchange {
     transaction: u16,
     entropy: Entropy,
     groups: Vec<Group>,
+    secure_channel: u8,
     asked: Option<Asked>,
+    generated: Option<GeneratedKey>,
 }
 
 impl HostExchange {
     /// An exchange of that number (T_ID), not yet begun.
     pub fn new(ends: Ends, transaction: u16, entropy: Entropy) -> Self {
-        HostExchange { ends, transaction, entropy, groups: Group::ALL.to_vec(), asked: None }
+        let (groups, secure_channel) = (Group::ALL.to_vec(), secure_channel::NONE);
+        HostExchange { ends, transaction, entropy, groups, secure_channel, asked: None, generated: None }
+    }
+
+    /// The same, asking for a key for TLS; `replaces`: in place of the one that the queue's TLS was made with.
+    pub fn with_key(mut self, replaces: bool) -> Self {
+        self.secure_channel = if replaces { secure_channel::REPLACE_KEY } else { secure_channel::NEW_KEY };
+        self
+    }
+
+    /// The key that was asked for, once the exchange has succeeded.
+    pub fn take_generated(&mut self) -> Option<GeneratedKey> {
+        self.generated.take()
+    }
+
+    fn generates_key(&self) -> bool {
+        self.secure_channel != secure_channel::NONE
     }
 
     /// The same, offering these groups alone.
@@ -67,12 +86,18 @@ impl HostExchange {
 
     /// The message that begins it.
     pub fn negotiate(&self) -> Vec<u8> {
-        let offer = Offer {
-            hashes: Hash::ALL.map(Hash::id).to_vec(),
-            groups: self.groups.iter().map(|group| group.id()).collect(),
-        };
-        let (transaction, secure_channel) = (self.transaction, NO_SECURE_CHANNEL);
+        let hashes = Hash::ALL.into_iter().filter(|hash| self.fits(*hash));
+        let groups = self.groups.iter().filter(|group| self.fits_group(**group));
+        let offer = Offer { hashes: hashes.map(Hash::id).collect(), groups: groups.map(|group| group.id()).collect() };
+        let (transaction, secure_channel) = (self.transaction, self.secure_channel);
         Message::Negotiate(Negotiate { transaction, secure_channel, offer: Some(offer) }).to_bytes()
+    }
+
+    fn fits(&self, hash: Hash) -> bool {
+        !self.generates_key() || GeneratedKey::is_possible(hash)
+    }
+    fn fits_group(&self, group: Group) -> bool {
+        !self.generates_key() || group != Group::Null
     }
 
     /// Answers the controller's challenge. Takes milliseconds in the large groups.
@@ -86,8 +111,10 @@ impl HostExchange {
         if challenge.transaction != self.transaction {
             return Err(distrusted(Explanation::IncorrectPayload));
         }
-        let hash = Hash::from_id(challenge.hash).ok_or(distrusted(Explanation::HashUnusable))?;
-        let group = Group::from_id(challenge.group).filter(|group| self.groups.contains(group));
+        let hash = Hash::from_id(challenge.hash).filter(|hash| self.fits(*hash));
+        let hash = hash.ok_or(distrusted(Explanation::HashUnusable))?;
+        let group = Group::from_id(challenge.group);
+        let group = group.filter(|group| self.groups.contains(group) && self.fits_group(*group));
         let group = group.ok_or(distrusted(Explanation::GroupUnusable))?;
         let lengths = challenge.challenge.len() == hash.bytes() && challenge.public.len() == group.bytes();
         if !lengths || challenge.sequence == 0 {
@@ -107,18 +134,27 @@ impl HostExchange {
             challenge: &challenge.challenge,
             sequence: challenge.sequence,
             transaction: self.transaction,
+            secure_channel: self.secure_channel,
             shared: shared.as_ref().map(|shared| shared.as_slice()),
         };
         let response = question.of_host(&self.ends).to_vec();
-        let asked = match self.ends.credentials.controller_secret {
-            Some(_) => {
+        let proves = self.ends.credentials.controller_secret.is_some();
+        let asked = match proves || self.generates_key() {
+            true => {
                 let (mut own, mut number) = (vec![0; hash.bytes()], [0; 4]);
                 self.entropy.fill(&mut own).and_then(|()| self.entropy.fill(&mut number)).map_err(|_| failed)?;
-                Some((own, u32::from_le_bytes(number).max(1)))
+                // A number of 0: the challenge is there for the key alone.
+                Some((own, if proves { u32::from_le_bytes(number).max(1) } else { 0 }))
             }
-            None => None,
+            false => None,
         };
-        self.asked = Some(Asked { hash, question: asked.clone(), shared });
+        let generated = match (&asked, &shared) {
+            (Some((own, _)), Some(shared)) if self.generates_key() => {
+                GeneratedKey::new(hash, shared, [&challenge.challenge, own])
+            }
+            _ => None,
+        };
+        self.asked = Some(Asked { hash, question: asked.clone(), shared, generated });
         let (challenge, sequence) = asked.map_or((None, 0), |(own, number)| (Some(own), number));
         let transaction = self.transaction;
         Ok(Message::Reply(Reply { transaction, response, challenge, sequence, public }).to_bytes())
@@ -138,6 +174,7 @@ impl HostExchange {
         }
         let credentials = &self.ends.credentials;
         let (Some((challenge, sequence)), Some(secret)) = (&asked.question, &credentials.controller_secret) else {
+            self.generated = asked.generated;
             return Ok(None);
         };
         let question = Question {
@@ -145,6 +182,7 @@ impl HostExchange {
             challenge,
             sequence: *sequence,
             transaction: self.transaction,
+            secure_channel: self.secure_channel,
             shared: asked.shared.as_ref().map(|shared| shared.as_slice()),
         };
         let wanted = question.of_controller(secret, &self.ends);
@@ -152,6 +190,7 @@ impl HostExchange {
         if !bool::from(wanted.as_slice().ct_eq(&response)) {
             return Err(distrusted(Explanation::Failed));
         }
+        self.generated = asked.generated;
         Ok(Some(Message::Success2(self.transaction).to_bytes()))
     }
 }

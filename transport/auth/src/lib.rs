@@ -1,5 +1,6 @@
 //! DH-HMAC-CHAP, NVMe's in-band authentication (NVMe Base 8.13.5): what is computed, and the two ends of an exchange. The messages'
-//! bytes are in `willow_wire::spec::authentication`. Beside it, the keys of TLS on NVMe/TCP (`psk.rs`).
+//! bytes are in `willow_wire::spec::authentication`. Beside it, the keys of TLS on NVMe/TCP: configured ones (`psk.rs`), and those that an
+//! exchange generates (`generated.rs`).
 //!
 //! ```text
 //! Secret (DHHC-1 text) ── transformed by NQN ──> key ──┐
@@ -18,6 +19,7 @@
 
 mod controller;
 mod entropy;
+mod generated;
 mod group;
 mod hash;
 mod host;
@@ -27,8 +29,11 @@ mod ring;
 mod secret;
 mod text;
 
-pub use controller::{Computation, Computed, ControllerExchange, OutOfOrder, Policy, Sent, SequenceNumbers};
+pub use controller::{
+    Computation, Computed, Concatenation, ControllerExchange, OutOfOrder, Policy, Sent, SequenceNumbers,
+};
 pub use entropy::{Entropy, NoEntropy};
+pub use generated::GeneratedKey;
 pub use group::{Group, GroupError, KeyPair};
 pub use hash::Hash;
 pub use host::{HostExchange, HostFailure};
@@ -68,11 +73,18 @@ pub struct HostKey {
     pub credentials: Option<Credentials>,
     /// For TLS.
     pub psk: Option<PresharedKey>,
+    /// The host comes by TLS, with a key that each authentication generates: no other key for TLS is there.
+    pub secure_channel: bool,
 }
 
 impl From<Credentials> for HostKey {
     fn from(credentials: Credentials) -> Self {
-        HostKey { host_nqn: credentials.host_nqn.clone(), credentials: Some(credentials), psk: None }
+        HostKey {
+            host_nqn: credentials.host_nqn.clone(),
+            credentials: Some(credentials),
+            psk: None,
+            secure_channel: false,
+        }
     }
 }
 

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Two derivations are in use. RFC 8446's HKDF-Expand-Label, which the specification cites, is [`Derivation::Standard`]. Linux's tools
-//! before libnvme 1.16 leave its length bytes out and write the output's length the other way round: [`Derivation::Linux`].
+//! before libnvme 1.16 leave its length bytes out and write the output's length the other way round: [`Derivation::Linux`]. Linux's kernel
+//! before 6.18 leaves the length bytes out of what it derives from a generated key: [`Derivation::LinuxKernel`].
 //!
 //! What always holds: keys and what follows from them are wiped when dropped, and printed by [`PresharedKey::to_text`] alone.
 
@@ -55,6 +56,8 @@ pub enum Derivation {
     Standard,
     /// That of libnvme before 1.16.
     Linux,
+    /// That of Linux's kernel before 6.18, of generated keys alone.
+    LinuxKernel,
 }
 
 /// A configured pre-shared key.
@@ -86,6 +89,8 @@ pub struct Identity<'a> {
     pub host_nqn: &'a str,
     /// NQN of the subsystem.
     pub subsystem_nqn: &'a str,
+    /// It is of a key that an exchange generated; else of a configured one.
+    pub generated: bool,
     /// Base64 of the digest, in version 1.
     pub digest: Option<&'a str>,
 }
@@ -97,11 +102,13 @@ impl<'a> Identity<'a> {
             return None;
         }
         let mut parts = std::str::from_utf8(bytes).ok()?.split(' ');
-        let (version, hash) = match parts.next()? {
-            "NVMe0R01" => (0, Hash::Sha256),
-            "NVMe0R02" => (0, Hash::Sha384),
-            "NVMe1R01" => (1, Hash::Sha256),
-            "NVMe1R02" => (1, Hash::Sha384),
+        let (version, generated, hash) = match parts.next()? {
+            "NVMe0R01" => (0, false, Hash::Sha256),
+            "NVMe0R02" => (0, false, Hash::Sha384),
+            "NVMe1R01" => (1, false, Hash::Sha256),
+            "NVMe1R02" => (1, false, Hash::Sha384),
+            "NVMe1G01" => (1, true, Hash::Sha256),
+            "NVMe1G02" => (1, true, Hash::Sha384),
             _ => return None,
         };
         let (host_nqn, subsystem_nqn, digest) = (parts.next()?, parts.next()?, parts.next());
@@ -111,6 +118,7 @@ impl<'a> Identity<'a> {
             hash,
             host_nqn,
             subsystem_nqn,
+            generated,
             digest,
         })
     }
@@ -147,17 +155,12 @@ impl PresharedKey {
                 derivation.expand(hash, &prk, "HostNQN", &[host_nqn.as_bytes()])
             }
         };
-        let name = format!("NVMe{version}R{:02x} {host_nqn} {subsystem_nqn}", hash.id());
-        let prk = hash.extract(&retained);
-        if version == 0 {
-            let secret = derivation.expand(hash, &prk, "nvme-tls-psk", &[name.as_bytes()]);
-            return TlsKey { identity: name, hash, secret };
+        if version != 0 {
+            return TlsKey::of('R', hash, &retained, (host_nqn, subsystem_nqn), derivation);
         }
-        let names = [host_nqn.as_bytes(), b" ", subsystem_nqn.as_bytes(), b" NVMe-over-Fabrics"];
-        let digest = Base64::encode_string(&hash.hmac(&retained, &names));
-        let context = format!("{:02x} {digest}", hash.id());
-        let secret = derivation.expand(hash, &prk, "nvme-tls-psk", &[context.as_bytes()]);
-        TlsKey { identity: format!("{name} {digest}"), hash, secret }
+        let identity = format!("NVMe0R{:02x} {host_nqn} {subsystem_nqn}", hash.id());
+        let secret = derivation.expand(hash, &hash.extract(&retained), "nvme-tls-psk", &[identity.as_bytes()]);
+        TlsKey { identity, hash, secret }
     }
 
     /// What an identity that a host sent can mean: none where this is not its key; two where it does not tell the derivations apart.
@@ -172,6 +175,18 @@ impl PresharedKey {
 }
 
 impl TlsKey {
+    /// What TLS is given of a retained key (kind `R`) or a generated one (`G`), with an identity of version 1. `names`: of host and
+    /// subsystem.
+    pub(crate) fn of(kind: char, hash: Hash, key: &[u8], names: (&str, &str), derivation: Derivation) -> TlsKey {
+        let (host_nqn, subsystem_nqn) = names;
+        let named = [host_nqn.as_bytes(), b" ", subsystem_nqn.as_bytes(), b" NVMe-over-Fabrics"];
+        let digest = Base64::encode_string(&hash.hmac(key, &named));
+        let context = format!("{:02x} {digest}", hash.id());
+        let secret = derivation.expand(hash, &hash.extract(key), "nvme-tls-psk", &[context.as_bytes()]);
+        let identity = format!("NVMe1{kind}{:02x} {host_nqn} {subsystem_nqn} {digest}", hash.id());
+        TlsKey { identity, hash, secret }
+    }
+
     /// The PSK binder that a client with this key puts under what it sent until there (RFC 8446, 4.2.11.2).
     pub fn binder(&self, client_hello_until_binders: &[u8]) -> Zeroizing<Vec<u8>> {
         let hash = self.hash;
@@ -202,6 +217,9 @@ impl Derivation {
                 hash.hmac(key, &parts)
             }
             Derivation::Linux => hash.hmac(key, &[&bytes.to_le_bytes(), b"tls13 ", label.as_bytes(), &context, &[1]]),
+            Derivation::LinuxKernel => {
+                hash.hmac(key, &[&bytes.to_be_bytes(), b"tls13 ", label.as_bytes(), &context, &[1]])
+            }
         }
     }
 }
@@ -305,9 +323,17 @@ mod tests {
         assert_eq!(error(&format!("{PREFIX}01:{}:", "A".repeat(200))), PskError::Form);
         let zero = PresharedKey { transform: None, bytes: Zeroizing::new(vec![0; 32]) };
         assert_eq!(error(&zero.to_text()), PskError::Zero);
-        for bad in
-            ["", "NVMe2R01 a b c", "NVMe0R01 a", "NVMe0R01 a b c", "NVMe1R01 a b", "NVMe1R01  b c", "NVMe1R01 a b c d"]
-        {
+        for bad in [
+            "",
+            "NVMe2R01 a b c",
+            "NVMe0G01 a b",
+            "NVMe1G01 a b",
+            "NVMe0R01 a",
+            "NVMe0R01 a b c",
+            "NVMe1R01 a b",
+            "NVMe1R01  b c",
+            "NVMe1R01 a b c d",
+        ] {
             assert_eq!(Identity::parse(bad.as_bytes()), None, "{bad}");
         }
     }

@@ -3,15 +3,14 @@
 use crate::{Ends, Hash, Secret};
 use zeroize::Zeroizing;
 
-/// SC_C: no secure channel follows.
-pub(crate) const NO_SECURE_CHANNEL: u8 = 0;
-
 /// All that a response is computed of, but names and secret.
 pub(crate) struct Question<'a> {
     pub hash: Hash,
     pub challenge: &'a [u8],
     pub sequence: u32,
     pub transaction: u16,
+    /// SC_C: nobody in between can take the secure channel out of a negotiation.
+    pub secure_channel: u8,
     /// g^xy mod p; `None` with the NULL group.
     pub shared: Option<&'a [u8]>,
 }
@@ -30,7 +29,7 @@ impl Question<'_> {
                 &augmented,
                 &self.sequence.to_le_bytes(),
                 &self.transaction.to_le_bytes(),
-                &[NO_SECURE_CHANNEL],
+                &[self.secure_channel],
                 role,
                 prover.as_bytes(),
                 &[0],

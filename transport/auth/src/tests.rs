@@ -47,6 +47,7 @@ fn responses_are_those_that_another_implementation_computes() {
             challenge,
             sequence: number(&vector[sequence]),
             transaction: number(&vector["transaction"]) as u16,
+            secure_channel: 0,
             shared: shared.as_ref().map(|shared| shared.as_slice()),
         };
         assert_eq!(question(&c1, "s1").of_host(&ends).to_vec(), bytes(&vector["r1"]), "{hash:?} {group:?}");

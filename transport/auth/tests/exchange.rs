@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use willow_auth::{
-    ControllerExchange, Credentials, Ends, Entropy, Group, Hash, HostExchange, HostFailure, OutOfOrder, Policy, Secret,
-    SecretError, Sent, SequenceNumbers,
+    Concatenation, ControllerExchange, Credentials, Ends, Entropy, Group, Hash, HostExchange, HostFailure, OutOfOrder,
+    Policy, Secret, SecretError, Sent, SequenceNumbers,
 };
 use willow_wire::spec::authentication::{Explanation, Message};
 
@@ -99,6 +99,14 @@ fn run(host: &mut HostExchange, controller: &mut Controller) -> Result<(), HostF
         controller.send(&last);
     }
     Ok(())
+}
+
+/// The same where it may end at the negotiation.
+fn attempt(host: &mut HostExchange, controller: &mut Controller) -> Result<(), HostFailure> {
+    controller.send(&host.negotiate());
+    let reply = host.reply(&controller.receive())?;
+    controller.send(&reply);
+    host.finish(&controller.receive()).map(|last| last.iter().for_each(|last| controller.send(last)))
 }
 
 fn host(ends: Ends) -> HostExchange {
@@ -273,6 +281,115 @@ fn what_cannot_be_agreed_on_is_refused_with_the_reason() {
     assert_eq!(says(Policy::default(), &|bytes| bytes[8] = 2), Explanation::ProtocolUnusable);
     assert_eq!(says(Policy::default(), &|bytes| bytes.truncate(71)), Explanation::IncorrectPayload);
     assert_eq!(says(Policy::default(), &|bytes| bytes[10] = 31), Explanation::IncorrectPayload);
+}
+
+/// A host that asks for a key, and a controller that takes what `concatenation` says.
+fn asking(ends: &Ends, replaces: bool, concatenation: Concatenation, policy: Policy) -> (HostExchange, Controller) {
+    let exchange = ControllerExchange::new(ends.clone(), policy, entropy(77)).with_concatenation(concatenation);
+    let controller = Controller { exchange, numbers: SequenceNumbers::default() };
+    (host(ends.clone()).with_groups(&[Group::Null, Group::Ffdhe2048]).with_key(replaces), controller)
+}
+
+#[test]
+fn both_ends_generate_the_same_key_once_both_have_proved_what_they_have_to() {
+    for hash in [Hash::Sha256, Hash::Sha384] {
+        for (controller_seed, replaces, concatenation) in [
+            (None, false, Concatenation::New),
+            (Some(2), false, Concatenation::Required),
+            (None, true, Concatenation::Replace),
+            (Some(2), true, Concatenation::Replace),
+        ] {
+            let ends = ends(HOST, 1, controller_seed);
+            let policy = Policy { hashes: vec![Hash::Sha512, hash], ..Policy::default() };
+            let (mut host, mut controller) = asking(&ends, replaces, concatenation, policy);
+            let (_, reply) = to_reply(&mut host, &mut controller);
+            controller.send(&reply);
+            assert!(controller.exchange.take_generated().is_none() && host.take_generated().is_none(), "too early");
+            let last = host.finish(&controller.receive()).unwrap();
+            assert_eq!(last.is_some(), controller_seed.is_some());
+            if let Some(last) = last {
+                assert!(controller.exchange.take_generated().is_none(), "before the host has believed the controller");
+                controller.send(&last);
+            }
+            let (near, far) = (host.take_generated().unwrap(), controller.exchange.take_generated().unwrap());
+            assert!(controller.exchange.take_generated().is_none() && near.hash() == hash && far.hash() == hash);
+            let (near, far) = (near.tls_keys(HOST, SUBSYSTEM), far.tls_keys(HOST, SUBSYSTEM));
+            assert!(near[0].identity == far[0].identity && near[0].secret == far[0].secret);
+            // Another exchange, another key.
+            let (mut again, mut anew) = asking(&ends, replaces, concatenation, Policy::default());
+            anew.exchange =
+                ControllerExchange::new(ends.clone(), Policy::default(), entropy(78)).with_concatenation(concatenation);
+            run(&mut again, &mut anew).unwrap();
+            let other = anew.exchange.take_generated().unwrap().tls_keys(HOST, SUBSYSTEM);
+            assert!(other[0].identity != far[0].identity && other[0].secret != far[0].secret);
+        }
+    }
+}
+
+#[test]
+fn a_key_is_generated_where_it_may_be_asked_for_and_nowhere_else() {
+    let ends = ends(HOST, 1, None);
+    let mismatch = Err(HostFailure::Refused(Explanation::ConcatenationMismatch));
+    for (replaces, concatenation) in [
+        (false, Concatenation::Never),
+        (true, Concatenation::Never),
+        (true, Concatenation::New),
+        (true, Concatenation::Required),
+        (false, Concatenation::Replace),
+    ] {
+        let (mut host, mut controller) = asking(&ends, replaces, concatenation, Policy::default());
+        assert_eq!(attempt(&mut host, &mut controller), mismatch, "{concatenation:?}");
+        assert!(controller.exchange.take_generated().is_none() && host.take_generated().is_none());
+    }
+    // Who does not ask gets none, and is refused where it has to ask.
+    for (concatenation, outcome) in
+        [(Concatenation::New, Ok(())), (Concatenation::Replace, Ok(())), (Concatenation::Required, mismatch)]
+    {
+        let (_, mut controller) = asking(&ends, false, concatenation, Policy::default());
+        let mut host = host(ends.clone()).with_groups(&[Group::Ffdhe2048]);
+        assert_eq!(attempt(&mut host, &mut controller), outcome);
+        assert!(controller.exchange.take_generated().is_none() && host.take_generated().is_none());
+    }
+    // What no key can be made of.
+    for (policy, explanation) in [
+        (Policy { hashes: vec![Hash::Sha512], ..Policy::default() }, Explanation::HashUnusable),
+        (Policy { groups: vec![Group::Null], ..Policy::default() }, Explanation::GroupUnusable),
+    ] {
+        let (mut host, mut controller) = asking(&ends, false, Concatenation::New, policy);
+        assert_eq!(attempt(&mut host, &mut controller), Err(HostFailure::Refused(explanation)));
+    }
+}
+
+#[test]
+fn nobody_in_between_takes_the_key_out_of_an_exchange_or_puts_one_in() {
+    let ends = ends(HOST, 1, None);
+    // The host asked, and the controller is told that it did not; and the other way round.
+    for (asks, told) in [(true, 0), (false, 2)] {
+        let (asking, mut controller) = asking(&ends, false, Concatenation::New, Policy::default());
+        let mut host = if asks { asking } else { host(ends.clone()).with_groups(&[Group::Ffdhe2048]) };
+        let mut negotiate = host.negotiate();
+        negotiate[6] = told;
+        controller.send(&negotiate);
+        let reply = host.reply(&controller.receive()).unwrap();
+        controller.send(&reply);
+        let said = controller.failure();
+        assert!(matches!(said, Explanation::Failed | Explanation::IncorrectPayload), "{said:?}");
+        assert!(controller.exchange.take_generated().is_none());
+    }
+    // The challenge that the key is made of is missing, or the controller's own.
+    for spoil in [
+        (|reply: &mut willow_wire::spec::authentication::Reply, _: &[u8]| reply.challenge = None)
+            as fn(&mut willow_wire::spec::authentication::Reply, &[u8]),
+        |reply, own| reply.challenge = Some(own.to_vec()),
+    ] {
+        let (mut host, mut controller) = asking(&ends, false, Concatenation::New, Policy::default());
+        let (challenge, reply) = to_reply(&mut host, &mut controller);
+        let Message::Reply(mut reply) = Message::parse(&reply).unwrap() else { panic!() };
+        let Message::Challenge(challenge) = Message::parse(&challenge).unwrap() else { panic!() };
+        spoil(&mut reply, &challenge.challenge);
+        controller.send(&Message::Reply(reply).to_bytes());
+        assert_eq!(controller.failure(), Explanation::IncorrectPayload);
+    }
 }
 
 #[test]

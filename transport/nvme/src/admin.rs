@@ -83,7 +83,7 @@ impl<B: Backend> Subsystem<B> {
             Err(Failure::of(Status::COMMAND_SEQUENCE_ERROR))
         } else if let Err(failure) = command::check_flags(entry) {
             Err(failure)
-        } else if controller.process.is_some() && !is_for_users(entry.opcode()) {
+        } else if (controller.process.is_some() || controller.awaits_channel) && !is_for_users(entry.opcode()) {
             Err(Failure::at(Status::OPERATION_DENIED, 0))
         } else {
             match entry.opcode() {

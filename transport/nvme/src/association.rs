@@ -93,6 +93,7 @@ impl<B: Backend> Subsystem<B> {
         self.controllers.remove(&association.controller);
         tracing::info!(controller = association.controller, "controller gone");
         io.into_iter().for_each(|other| self.detach_and_close(other));
+        self.channel_of_controller_ends(association.controller);
         self.tickets_of_controller_end(association.controller);
     }
 
@@ -185,7 +186,7 @@ impl<B: Backend> Subsystem<B> {
         expired.into_iter().for_each(|cntlid| self.end_controller(cntlid, "keep alive timeout"));
         self.expire_receives();
         let authentication_ns = self.expire_authentications();
-        let ticket_ns = self.expire_tickets();
+        let ticket_ns = self.expire_tickets().min(self.expire_channels());
         let keep_alive = self.controllers.values().filter_map(Controller::keep_alive_deadline_ns).min();
         self.next_timer_ns =
             keep_alive.unwrap_or(u64::MAX).min(self.receive_deadline_ns()).min(authentication_ns).min(ticket_ns);

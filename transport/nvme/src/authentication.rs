@@ -5,13 +5,15 @@
 //!   commands until it has proved itself, on each of its queues;
 //! - an authentication ends within [`AUTHENTICATION_LIMIT`], well or with the queue; one that failed is not tried again on the same
 //!   connection;
+//! - a queue that came by TLS with a generated key need not prove its host again (`concatenation.rs`), and may;
 //! - what takes milliseconds is done by [`AuthenticationJob::run`] on another thread, at most one for each queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use willow_auth::{
-    Computation, Computed, ControllerExchange, Credentials, Ends, Entropy, HostKey, KeyRing, Policy, PresharedKey, Sent,
+    Computation, Computed, Concatenation, ControllerExchange, Credentials, Ends, Entropy, HostKey, KeyRing, Policy,
+    PresharedKey, Sent,
 };
 use willow_wire::spec::authentication::{
     AuthenticationCommand, MESSAGE_BYTES_MAX, SECURITY_PROTOCOL, SECURITY_PROTOCOL_SPECIFIC,
@@ -20,6 +22,7 @@ use willow_wire::spec::{Status, SubmissionEntry, opcode};
 
 use crate::backend::Backend;
 use crate::command::{self, Data};
+use crate::concatenation::Secured;
 use crate::config::*;
 use crate::queue::{Association, State};
 use crate::status::Failure;
@@ -42,6 +45,8 @@ pub struct HostAuthentication {
 struct KnownHost {
     credentials: Option<Arc<Credentials>>,
     psk: Option<PresharedKey>,
+    /// It has to come by TLS with a key that its authentication generates.
+    secure_channel: bool,
 }
 
 impl HostAuthentication {
@@ -49,8 +54,8 @@ impl HostAuthentication {
     pub fn new(hosts: impl IntoIterator<Item = impl Into<HostKey>>) -> Result<Self, String> {
         let mut authentication = HostAuthentication::default();
         for host in hosts {
-            let HostKey { host_nqn: nqn, credentials, psk } = host.into();
-            let known = KnownHost { credentials: credentials.map(Arc::new), psk };
+            let HostKey { host_nqn: nqn, credentials, psk, secure_channel } = host.into();
+            let known = KnownHost { credentials: credentials.map(Arc::new), psk, secure_channel };
             if authentication.hosts.insert(nqn.clone(), known).is_some() {
                 return Err(format!("host {nqn} has more than one key"));
             }
@@ -63,14 +68,19 @@ impl HostAuthentication {
         self.tls_required || self.hosts.get(host_nqn).is_some_and(|host| host.psk.is_some())
     }
 
+    /// Whether a host of this name has to come by TLS with a key that its authentication generates.
+    pub(crate) fn requires_channel(&self, host_nqn: &str) -> bool {
+        self.hosts.get(host_nqn).is_some_and(|host| host.secure_channel)
+    }
+
     /// Keys for TLS, by host.
     pub(crate) fn keys(&self) -> BTreeMap<String, PresharedKey> {
         self.hosts.iter().filter_map(|(nqn, host)| Some((nqn.clone(), host.psk.clone()?))).collect()
     }
 
-    /// Whether connections may have to be TLS.
+    /// Whether connections may be TLS: by a host's key for it, or by one that its authentication generates.
     pub fn may_need_tls(&self) -> bool {
-        self.tls_required || self.hosts.values().any(|host| host.psk.is_some())
+        self.tls_required || self.hosts.values().any(|host| host.psk.is_some() || host.credentials.is_some())
     }
 
     /// Whether a host proves itself by the same here as there.
@@ -85,7 +95,7 @@ impl HostAuthentication {
                     (Some(one), Some(other)) => one.to_text() == other.to_text(),
                     (one, other) => one.is_none() && other.is_none(),
                 };
-                secrets && keys
+                secrets && keys && one.secure_channel == other.secure_channel
             }
             _ => false,
         }
@@ -109,6 +119,10 @@ impl HostAuthentication {
         }
         if let Some((nqn, _)) = self.hosts.iter().find(|(_, host)| host.credentials.is_none() && host.psk.is_none()) {
             return Err(format!("host {nqn} has neither a secret nor a key for TLS"));
+        }
+        let useless = |host: &KnownHost| host.secure_channel && (host.credentials.is_none() || host.psk.is_some());
+        if let Some((nqn, _)) = self.hosts.iter().find(|(_, host)| useless(host)) {
+            return Err(format!("host {nqn} can have a secure channel by its secret, or a key for TLS, not both"));
         }
         if self.tls_required
             && let Some((nqn, _)) = self.hosts.iter().find(|(_, host)| host.psk.is_none())
@@ -185,11 +199,11 @@ impl<B: Backend> Subsystem<B> {
     }
 
     /// The connection is TLS: its handshake proved who the host is, and which subsystem it means. To be told before its Connect.
-    pub fn secured(&mut self, connection: ConnectionId, host_nqn: &str, subsystem_nqn: &str) {
+    pub fn secured(&mut self, connection: ConnectionId, secured: Secured) {
         if self.queue(connection).is_some()
             && let Some(queue) = self.queues[connection.index()].as_mut()
         {
-            queue.secured = Some(Box::new((host_nqn.to_owned(), subsystem_nqn.to_owned())));
+            queue.secured = Some(Box::new(secured));
         }
     }
 
@@ -197,7 +211,7 @@ impl<B: Backend> Subsystem<B> {
     pub(crate) fn check_secured(&self, index: u16, host_nqn: &str, subsystem_nqn: &str) -> Result<(), Failure> {
         let secured = self.queues[usize::from(index)].as_ref().and_then(|queue| queue.secured.as_deref());
         let reason = match secured {
-            Some((host, subsystem)) if host == host_nqn && subsystem == subsystem_nqn => return Ok(()),
+            Some(proved) if proved.host_nqn == host_nqn && proved.subsystem_nqn == subsystem_nqn => return Ok(()),
             Some(_) => "it proved another name by TLS",
             None => {
                 let configured = self.config.authentication.as_ref();
@@ -219,12 +233,21 @@ impl<B: Backend> Subsystem<B> {
         configured.map(|configured| (configured.policy.clone(), configured.entropy.clone())).unwrap_or_default()
     }
 
-    /// From here on the queue's host has to prove itself.
-    pub(crate) fn expect_authentication(&mut self, index: u16, credentials: Arc<Credentials>) {
+    /// From here on the queue's host has to prove itself; where it is `proved` by the channel that it came by, it may.
+    pub(crate) fn expect_authentication(
+        &mut self,
+        index: u16,
+        credentials: Arc<Credentials>,
+        concatenation: Concatenation,
+        proved: bool,
+    ) {
         let (policy, entropy) = self.policy_and_entropy();
-        let deadline_ns = self.now_ns.saturating_add(AUTHENTICATION_LIMIT.as_nanos() as u64);
         let ends = Ends { credentials, subsystem_nqn: self.config.nqn.clone() };
-        let exchange = ControllerExchange::new(ends, policy, entropy);
+        let exchange = ControllerExchange::new(ends, policy, entropy).with_concatenation(concatenation);
+        let (exchange, deadline_ns) = match proved {
+            true => (exchange.already_authenticated(), u64::MAX),
+            false => (exchange, self.now_ns.saturating_add(AUTHENTICATION_LIMIT.as_nanos() as u64)),
+        };
         if let Some(queue) = self.queues[usize::from(index)].as_mut() {
             queue.authentication = Some(Box::new(QueueAuthentication { exchange, deadline_ns }));
         }
@@ -378,6 +401,11 @@ impl<B: Backend> Subsystem<B> {
                 Some(reason) => tracing::warn!(controller, queue = queue_id, host, %reason, "authentication lost"),
             }
         }
+        if let Some(key) = authentication.exchange.take_generated() {
+            self.keep_generated(index, controller, &key);
+            return self.after_authentication(index);
+        }
+        let exchange = &authentication.exchange;
         let limit = match (exchange.has_failed(), exchange.is_under_way()) {
             (true, _) => {
                 let host = exchange.ends().credentials.host_nqn.as_str();

@@ -25,6 +25,7 @@ pub trait Backend {
     fn drained(&mut self) -> Option<HostCompletion>;
     fn abort(&mut self, hre: HreId, tag: u64) -> bool;
     fn run(&mut self, now_ns: u64) -> Option<u64>;
+    fn set_clock(&mut self, clock: Box<dyn Fn() -> u64 + Send>);
     fn is_timed(&self) -> bool;
     fn set_time(&mut self, now_ns: u64);
     fn delivered(&mut self, now_ns: u64, at_ns: u64);
@@ -110,6 +111,9 @@ impl Backend for Device {
     #[inline]
     fn run(&mut self, now_ns: u64) -> Option<u64> {
         Device::run(self, now_ns)
+    }
+    fn set_clock(&mut self, clock: Box<dyn Fn() -> u64 + Send>) {
+        Device::set_clock(self, clock)
     }
     fn is_timed(&self) -> bool {
         Device::is_timed(self)

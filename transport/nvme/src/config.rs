@@ -20,6 +20,11 @@ pub const AUTHENTICATION_LIMIT: Duration = Duration::from_secs(30);
 /// Time that a host whose authentication failed has to close its connection itself.
 pub const AUTHENTICATION_FAILED_LINGER: Duration = Duration::from_millis(500);
 
+/// Time that a key for TLS which an authentication generated waits for its host to come by it.
+pub const GENERATED_KEY_LIMIT: Duration = Duration::from_secs(60);
+/// Most such keys of one host that wait; the oldest makes way.
+pub const GENERATED_KEYS_MAX: usize = 16;
+
 /// Most tickets at once, those in use included. A host has as many at most as it leaves free.
 pub const TICKETS_MAX: usize = 2048;
 /// What the names of hosts that come by a ticket begin with.

@@ -56,6 +56,8 @@ pub(crate) struct Controller {
     pub keep_alive_ns: u64,
     /// Its host has proved itself, or need not, and it is no discovery controller.
     pub proved: bool,
+    /// Its host has a generated key, by which it will come anew: until then it takes no more than a user's.
+    pub awaits_channel: bool,
     /// When it last got a command.
     pub commanded_ns: u64,
     /// For each namespace of the subsystem's table, whether it is active here.
@@ -117,6 +119,7 @@ impl Controller {
             notices: Notices::default(),
             keep_alive_ns: now_ns,
             proved: false,
+            awaits_channel: false,
             commanded_ns: now_ns,
             active: Vec::new(),
             access: Path::default(),

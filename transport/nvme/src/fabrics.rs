@@ -1,7 +1,8 @@
 //! Fabrics commands (NVMe Base 6): Connect, Property Get and Set.
 
+use willow_auth::Concatenation;
 use willow_device::HostCompletion;
-use willow_wire::spec::authentication::CONNECT_AUTHENTICATION_REQUIRED;
+use willow_wire::spec::authentication::{CONNECT_AUTHENTICATION_REQUIRED, CONNECT_SECURE_CHANNEL_REQUIRED};
 use willow_wire::spec::fabrics::{self as wire, ConnectCommand, ConnectData, connect_offset};
 use willow_wire::spec::opcode::{self, fabrics};
 use willow_wire::spec::property::{self, csts};
@@ -95,13 +96,15 @@ impl<B: Backend> Subsystem<B> {
         self.check_secured(index, &data.host_nqn, &data.subsystem_nqn)?;
         let controller = (fields.queue_id != 0).then_some(data.controller_id);
         let (credentials, process) = self.credentials(&data.host_nqn, discovery, controller)?;
+        let by_channel = self.check_channel(index, &data.host_nqn, controller)?;
+        let proof_asked = credentials.is_some() && !by_channel;
         let distrusted = self.queues[usize::from(index)].as_ref().is_some_and(|queue| queue.distrusted);
         if distrusted && credentials.is_none() && !discovery {
             return Err(Failure::at(Status::CONNECT_INVALID_HOST, connect_offset::HOSTNQN));
         }
         let queues_max = process.and_then(|_| self.ticket_queues(&data.host_nqn));
         let host_nqn = data.host_nqn.clone();
-        let proved = !discovery && credentials.is_none();
+        let proved = !discovery && !proof_asked;
         if proved {
             self.check_host_share(index, fields.queue_id, &host_nqn)?;
         }
@@ -137,15 +140,24 @@ impl<B: Backend> Subsystem<B> {
             // SQHD FFFFh in Connect's completion says that flow control is off, as the host asked.
             head: if flow_control { 0 } else { 0xffff },
             flow_control,
-            authenticated: credentials.is_none(),
+            authenticated: !proof_asked,
         });
         if proved {
             self.enter_account(index, &host_nqn);
         }
         let mut result = u64::from(cntlid);
+        if fields.queue_id == 0 {
+            self.adopt_channel(index, cntlid);
+        }
         if let Some(credentials) = credentials {
-            result |= u64::from(CONNECT_AUTHENTICATION_REQUIRED);
-            self.expect_authentication(index, credentials);
+            let concatenation = self.concatenation(index, &host_nqn, fields.queue_id, process.is_some());
+            if proof_asked {
+                result |= u64::from(CONNECT_AUTHENTICATION_REQUIRED);
+            }
+            if concatenation == Concatenation::Required {
+                result |= u64::from(CONNECT_SECURE_CHANNEL_REQUIRED);
+            }
+            self.expect_authentication(index, credentials, concatenation, by_channel);
         }
         self.refresh_active_of(cntlid);
         tracing::debug!(controller = cntlid, queue = fields.queue_id, entries = fields.queue_size + 1, "connected");

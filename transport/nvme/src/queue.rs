@@ -12,6 +12,7 @@ use willow_wire::spec::SubmissionEntry;
 use crate::account::UNPROVED;
 use crate::authentication::QueueAuthentication;
 use crate::command::Command;
+use crate::concatenation::Secured;
 use crate::fused::{FirstHalf, Pair};
 use crate::statistics::{Direction, Histogram};
 use crate::work::Work;
@@ -113,8 +114,8 @@ pub(crate) struct Queue {
     pub capsules_bytes: u32,
     /// Completions that were made and that the transport has not taken yet.
     pub completions: u32,
-    /// NQNs of host and subsystem that TLS proved, where the connection is TLS.
-    pub secured: Option<Box<(String, String)>>,
+    /// What TLS proved, where the connection is TLS.
+    pub secured: Option<Box<Secured>>,
     /// It is of a user of this machine who may not act as a host.
     pub distrusted: bool,
     /// Set by Connect.

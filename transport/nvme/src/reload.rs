@@ -30,6 +30,7 @@ impl<B: Backend> Subsystem<B> {
         // Who came by a ticket goes with the host that asked for it.
         let of_hosts = self.controllers.values().filter(|one| !one.discovery && one.process.is_none());
         let ended: Vec<u16> = of_hosts.filter(|one| !stays(one)).map(|one| one.cntlid).collect();
+        self.forget_channels(|host_nqn| before.agrees_on(host_nqn, &authentication));
         self.config.authentication = Some(authentication);
         ended.iter().for_each(|cntlid| self.end_controller(*cntlid, "its host's key is gone, or another"));
         self.discovery_changed();

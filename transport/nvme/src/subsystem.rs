@@ -33,6 +33,7 @@ use crate::authentication::{AuthenticationJob, HostAuthentication};
 use crate::backend::Backend;
 use crate::buffer::{BufferPool, HEADROOM_BYTES};
 use crate::command::{self, NamespaceView};
+use crate::concatenation::SecureChannel;
 use crate::config::*;
 use crate::controller::Controller;
 use crate::fused::Exclusives;
@@ -180,6 +181,8 @@ pub struct Subsystem<B> {
     /// By the host name that uses them.
     pub(crate) tickets: BTreeMap<String, Ticket>,
     pub(crate) keys: KeyRing,
+    /// Generated keys, by their identities.
+    pub(crate) channels: BTreeMap<String, SecureChannel>,
     /// What the control service's statistics tell of hosts: made anew when they are asked for.
     pub(crate) front: Rc<RefCell<serde_json::Value>>,
 }
@@ -229,6 +232,7 @@ impl<B: Backend> Subsystem<B> {
             authentication_jobs: VecDeque::new(),
             tickets: BTreeMap::new(),
             keys,
+            channels: BTreeMap::new(),
             front: Rc::default(),
         };
         subsystem.backend.keep_drained();

@@ -79,8 +79,9 @@ impl<B: Backend> Subsystem<B> {
         let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let host_nqn = format!("{TICKET_NQN_PREFIX}{id}");
         let issuer = self.controllers.get(&cntlid).map(|controller| controller.host_nqn.as_str()).unwrap_or_default();
-        // A host that has a key for TLS has come by it.
-        let made = self.keys.get(issuer).map(|key| PresharedKey::generate(key.hash(), &entropy)).transpose();
+        // A host that has a key for TLS has come by it; another one may have by a generated key.
+        let hash = self.keys.get(issuer).map(|key| key.hash()).or_else(|| self.channel_hash(cntlid));
+        let made = hash.map(|hash| PresharedKey::generate(hash, &entropy)).transpose();
         let psk = made.map_err(|_| Failure::retryable(Status::INTERNAL_ERROR))?;
         let psk_text = psk.as_ref().map(PresharedKey::to_text).unwrap_or_default();
         let told = ticket::to_bytes(&host_nqn, &secret.to_text(), &psk_text);

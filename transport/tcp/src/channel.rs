@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use willow_tls::{Acceptor, FIRST_BYTE, KeyRing, KnownHosts, Received, Session, TlsError};
+use willow_tls::{Acceptor, FIRST_BYTE, KeyRing, KnownHosts, Proven, Received, Session, TlsError};
 
 use crate::config::ServerConfig;
 
@@ -29,8 +29,8 @@ pub(crate) enum Channel {
 pub(crate) enum Opened {
     /// Bytes can be read.
     Ready,
-    /// The handshake has just ended, with this host and subsystem.
-    Proven(String, String),
+    /// The handshake has just ended, with whom this says.
+    Proven(Proven),
     /// Later.
     NotYet,
 }
@@ -101,7 +101,7 @@ impl Channel {
                 if let Channel::Handshake(session) = std::mem::replace(self, Channel::Failed) {
                     *self = Channel::Tls(session);
                 }
-                Ok(Opened::Proven(proven.host_nqn, proven.subsystem_nqn))
+                Ok(Opened::Proven(proven))
             }
             Err(error) => {
                 *self = Channel::Failed;

@@ -144,6 +144,8 @@ impl<B: Backend> Server<B> {
         }
         let waker = shared.clone();
         backend.set_waker(Arc::new(move || waker.wake.wake()));
+        let started = Instant::now();
+        backend.set_clock(Box::new(move || started.elapsed().as_nanos() as u64));
         config.subsystem.addresses = addresses.clone();
         let subsystem = Subsystem::new(config.subsystem.clone(), backend, 0).map_err(ServeError::Config)?;
         let tls = Tls::new(&config, subsystem.keys()).map_err(|error| ServeError::Config(error.to_string()))?;
@@ -167,7 +169,7 @@ impl<B: Backend> Server<B> {
             retries_due: 0,
             releases_seen: 0,
             receive: vec![0; RECEIVE_BYTES],
-            started: Instant::now(),
+            started,
             now_ns: 0,
             accept_after_ns: 0,
             accepted: 0,

@@ -53,8 +53,12 @@ impl Kernel {
     async fn with(by: By, hole: Option<Hole>) -> Self {
         let host_nqn = KERNEL.to_owned();
         let credentials = Credentials { host_nqn: host_nqn.clone(), secret: secret(), controller_secret: None };
-        let key =
-            HostKey { host_nqn, credentials: Some(credentials), psk: (by != By::Clear).then(|| psk(Hash::Sha384)) };
+        let key = HostKey {
+            host_nqn,
+            credentials: Some(credentials),
+            psk: (by != By::Clear).then(|| psk(Hash::Sha384)),
+            secure_channel: false,
+        };
         let mut authentication = HostAuthentication::new([key.clone()]).unwrap();
         authentication.tls_required = by == By::TlsAlone;
         let configure = move |config: &mut ServerConfig| {
@@ -308,7 +312,7 @@ fn commands_for_tickets_are_checked_and_hosts_without_keys_may_use_them_too() {
     let host_nqn = host_nqn.to_owned();
     let credentials =
         Credentials { host_nqn: host_nqn.clone(), secret: secret.parse().unwrap(), controller_secret: None };
-    let key = HostKey { host_nqn, credentials: Some(credentials), psk: None };
+    let key = HostKey { host_nqn, credentials: Some(credentials), psk: None, secure_channel: false };
     run(async {
         let user = Controller::connect(options(&open, &key)).await.unwrap();
         let blocks = BlockClient::open(Arc::new(NvmeHre::new(user, 0).await.unwrap()), 1).await.unwrap();

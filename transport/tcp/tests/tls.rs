@@ -34,7 +34,7 @@ fn psk(hash: Hash) -> PresharedKey {
 fn host(host_nqn: &str, psk: Option<PresharedKey>, both: bool) -> HostKey {
     let secret = Secret::generate(None, &Entropy::system()).unwrap();
     let credentials = Credentials { host_nqn: host_nqn.to_owned(), secret, controller_secret: None };
-    HostKey { host_nqn: host_nqn.to_owned(), credentials: both.then_some(credentials), psk }
+    HostKey { host_nqn: host_nqn.to_owned(), credentials: both.then_some(credentials), psk, secure_channel: false }
 }
 
 fn serve_for(hosts: &[&HostKey], required: bool) -> Running {

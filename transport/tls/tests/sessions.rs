@@ -98,7 +98,7 @@ fn both_suites_versions_and_derivations_carry_data_both_ways() {
             let mut client = Session::connect(&key.tls_key(HOST, SUBSYSTEM, version, derivation)).unwrap();
             let mut server = acceptor(&key).accept().unwrap();
             assert_eq!(shake(&mut client, &mut server, &near, &far), [Ok(()), Ok(())]);
-            let proven = Proven { host_nqn: HOST.to_owned(), subsystem_nqn: SUBSYSTEM.to_owned() };
+            let proven = Proven { host_nqn: HOST.to_owned(), subsystem_nqn: SUBSYSTEM.to_owned(), generated: None };
             assert_eq!(server.proven(), Some(&proven));
             transfer(&mut client, &mut server, &near, &far);
             transfer(&mut server, &mut client, &far, &near);

@@ -93,6 +93,8 @@ fn senseless_requests_are_refused(medium: Medium) {
     assert_eq!(refused(changed(&|arguments| arguments.nsid = 999), &hundred), KeyValueError::NoNamespace);
     assert_eq!(refused(changed(&|arguments| arguments.nsid = 0), &hundred), KeyValueError::NoNamespace);
     assert_eq!(refused(Call { handler: wire::handler::STAT, ..put }, &[]), KeyValueError::Malformed);
+    // It is the app's own.
+    assert_eq!(refused(Call { handler: wire::handler::CARETAKER, ..put }, &[]), KeyValueError::Malformed);
     // Nothing came of any of them.
     assert_eq!(namespace.list_all(&mut rig, 4096).unwrap(), []);
 }
@@ -154,6 +156,38 @@ fn many_pairs_and_a_restart() {
         assert_eq!(namespace.list_all(&mut rig, 65_536).unwrap().len(), 20_000);
         assert_eq!(namespace.get(&mut rig, &15_000_u32.to_le_bytes(), 10).unwrap(), 15_000_u32.to_le_bytes());
     }
+}
+
+/// A second after the last change a namespace is as if it had been closed: killed then, it opens with nothing to recover, and so it is each time.
+#[test]
+fn a_crash_at_rest_leaves_nothing_to_recover() {
+    let media = FaultMedia::new(FaultOptions::new(usize::from(SPUS), 1 << 30));
+    let mut rig = Rig::new(SPUS, Box::new(media.store()));
+    let namespace = rig.create(64 << 20);
+    for round in 0..3_u32 {
+        for number in 0..500_u32 {
+            namespace.put(&mut rig, &number.to_le_bytes(), &(number + round).to_le_bytes()).unwrap();
+        }
+        namespace.delete(&mut rig, &(round + 100).to_le_bytes()).unwrap();
+        // Nothing is left to do: the caretaker has ended.
+        assert!(rig.run(1_000_000));
+        drop(rig);
+        rig = Rig::new(SPUS, Box::new(media.store()));
+        let writes = media.statistics().writes;
+        for number in [0, 7, 499_u32] {
+            let found = namespace.get(&mut rig, &number.to_le_bytes(), 10).unwrap();
+            assert_eq!(found, (number + round).to_le_bytes());
+        }
+        assert_eq!(namespace.get(&mut rig, &(round + 100).to_le_bytes(), 10), Err(KeyValueError::NotFound));
+        assert_eq!(namespace.statistics(&mut rig).unwrap().pairs, 499);
+        assert_eq!(media.statistics().writes, writes, "recovered");
+    }
+    // Killed with a change that is not at rest: it is recovered, and there.
+    namespace.put(&mut rig, b"late", b"late").unwrap();
+    drop(rig);
+    rig = Rig::new(SPUS, Box::new(media.store()));
+    assert_eq!(namespace.get(&mut rig, b"late", 10).unwrap(), b"late");
+    assert_eq!(namespace.statistics(&mut rig).unwrap().pairs, 500);
 }
 
 /// Slow media, many requests at once, power cuts and kills: each key has its last flushed value or a later one.

@@ -163,6 +163,9 @@ pub trait Bank {
     fn entropy(&self) -> u64;
     /// (number of this SPU, number of SPUs).
     fn place(&self) -> (u16, u16);
+    /// A namespace on this SPU is not closed in order any more: somebody is to look whether it can be again
+    /// ([`crate::table::Table::rest`]).
+    fn unclean(&self) {}
     /// A bug to have, for the tests of the tests.
     #[inline]
     fn planted(&self) -> Option<Planted> {
@@ -195,6 +198,10 @@ pub enum Planted {
     CeilingTooLate,
     /// Recovery counts a pair on, and keeps its slot, though it has found a newer one.
     OlderStillCounted,
+    /// The superblock says that a region is clean before what it vouches for is durable.
+    CleanTooEarly,
+    /// A region that is changed after it was closed in order is still told as clean.
+    CleanTooLong,
 }
 
 /// True where that bug is planted.

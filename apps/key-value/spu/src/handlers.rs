@@ -7,9 +7,11 @@ use crate::store::{Condition, ListFrom, Put};
 use crate::table::Table;
 use crate::wire::{self, PairArguments, Statistics};
 mod batches;
+mod caretaker;
 mod items;
 
 use batches::{get_many, put_many, scan};
+use caretaker::caretaker;
 use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
@@ -17,8 +19,8 @@ use core::task::{Context, Poll};
 use items::{clear, delete_item, get_item, put_item, sweep, touch};
 use willow_sdk::{App, Body, Destination, DeviceEvent, Error, Local, Nv, Reply, Request, Response, Strides, Zeroes};
 
-/// Requests that are handled on an SPU at a time.
-const THREADS: usize = 16;
+/// Requests that are handled on an SPU at a time, and the caretaker.
+const THREADS: usize = 16 + 1;
 const _: () = assert!(THREADS <= WAITERS_MAX);
 
 /// Turns of long loops between two real waits: each turn takes well below 10,000 instructions, so that a handler stays
@@ -46,12 +48,14 @@ mod counter {
 /// What the app keeps in an SPU's local memory.
 pub struct State {
     table: Table,
+    /// The caretaker is at work.
+    caring: Cell<bool>,
 }
 
 willow_sdk::app! {
     name: "key-value",
     version: env!("CARGO_PKG_VERSION"),
-    state: State = State { table: Table::new() },
+    state: State = State { table: Table::new(), caring: Cell::new(false) },
     threads: THREADS,
     handlers: {
         wire::handler::PUT => put,
@@ -70,6 +74,7 @@ willow_sdk::app! {
         wire::handler::PUT_MANY => put_many,
         wire::handler::GET_MANY => get_many,
         wire::handler::SCAN => scan,
+        wire::handler::CARETAKER => caretaker,
     },
     events: on_event,
 }
@@ -275,6 +280,11 @@ impl<P: Begin> Bank for Ports<'_, P> {
 
     fn entropy(&self) -> u64 {
         willow_sdk::time_ns()
+    }
+
+    fn unclean(&self) {
+        // Where there is no place for it, a crash finds more to do: no more than that.
+        let _ = willow_sdk::background(wire::handler::CARETAKER, 0);
     }
 
     #[inline]

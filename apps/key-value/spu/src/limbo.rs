@@ -31,6 +31,9 @@ const MARK_EVERY: u64 = if cfg!(feature = "planted") { 4 } else { 1024 };
 /// Limbo slots that a flush moves on before it is answered; mutations do the rest.
 const DRAIN_PER_FLUSH: u32 = 4096;
 
+/// Flushes by which limbo is emptied while nobody changes anything: a deleted pair's slot takes four.
+const REST_FLUSHES_MAX: u32 = 8;
+
 /// A list of slots in NV memory; first in, first out.
 #[derive(Clone, Copy, Default)]
 struct Queue {
@@ -303,6 +306,24 @@ impl Store {
             Some(_held) => self.drain_held(bank, limit).await,
             None => Ok(()),
         }
+    }
+
+    /// Has limbo become empty, as long as `is_quiet`; false where it has not.
+    pub(crate) async fn empty_limbo<B: Bank>(&self, bank: &B, is_quiet: impl Fn() -> bool) -> Result<bool, Failure> {
+        for _ in 0..REST_FLUSHES_MAX {
+            if self.limbo.slots() == 0 {
+                break;
+            }
+            self.flush(bank).await?;
+            while self.limbo.has_cooled() && is_quiet() {
+                let _held = self.limbo.draining.hold(&self.waiters).await;
+                self.drain_held(bank, DRAIN_PER_FLUSH).await?;
+            }
+            if !is_quiet() {
+                break;
+            }
+        }
+        Ok(self.limbo.slots() == 0)
     }
 
     /// Moves all on that can be.

@@ -183,7 +183,10 @@ impl Store {
         }
         self.epoch.set(self.epoch.get() + 1);
         let ceiling = self.ceiling.replace(self.next_ceiling());
-        let mut begun = self.write_superblock(bank, false).await;
+        let mut begun = Ok(());
+        if !planted(bank, Planted::CleanTooLong) {
+            begun = self.write_superblock(bank, false).await;
+        }
         if begun.is_ok() {
             begun = bank.flush().await.map_err(Failure::from);
         }
@@ -194,6 +197,7 @@ impl Store {
         self.sequence.set(u64::from(self.epoch.get()) << EPOCH_SHIFT);
         self.marked.set(self.sequence.get());
         self.clean.set(false);
+        bank.unclean();
         Ok(())
     }
 
@@ -217,7 +221,8 @@ impl Store {
         risen
     }
 
-    /// Leaves the region so that it opens without recovery. No request may use the namespace meanwhile.
+    /// Leaves the region so that it opens without recovery. No request may use the namespace meanwhile; afterwards it may go on to be used.
+    /// Where it fails, what the superblock says is unknown: the store must be opened anew before its next use.
     pub async fn close<B: Bank>(&self, bank: &B) -> Result<(), Failure> {
         if self.clean.get() {
             return Ok(());
@@ -233,7 +238,9 @@ impl Store {
             return Err(Failure::Media);
         }
         self.return_claims(bank).await?;
-        bank.flush().await?;
+        if !planted(bank, Planted::CleanTooEarly) {
+            bank.flush().await?;
+        }
         self.write_superblock(bank, true).await?;
         bank.flush().await?;
         self.clean.set(true);
@@ -263,7 +270,9 @@ impl Store {
         self.settle_slabs(bank).await?;
         bank.flush().await?;
         // All that is left is durable.
-        self.write_mark(bank, self.sequence.get()).await
+        self.write_mark(bank, self.sequence.get()).await?;
+        bank.unclean();
+        Ok(())
     }
 
     /// Empties the hash table, which takes no room on the media then.

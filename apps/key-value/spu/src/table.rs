@@ -26,6 +26,8 @@ struct Seat {
     phase: Cell<Phase>,
     users: Cell<u32>,
     used_last: Cell<u64>,
+    /// The store's sequence number when [`Table::rest`] looked at it last.
+    rested_at: Cell<u64>,
     store: Store,
 }
 
@@ -36,6 +38,7 @@ impl Seat {
             phase: Cell::new(Phase::Empty),
             users: Cell::new(0),
             used_last: Cell::new(0),
+            rested_at: Cell::new(0),
             store: Store::new(),
         }
     }
@@ -205,6 +208,42 @@ impl Table {
         for seat in &self.seats {
             if seat.nsid.get() == nsid {
                 drop(self.alone(seat, nsid).await);
+            }
+        }
+    }
+
+    /// Closes in order each namespace in which nothing was stored or deleted since this was called last, and leaves it open for requests: a
+    /// crash finds it as it is then, with nothing to recover. True where there is one that is not closed in order: it is to be called again.
+    pub async fn rest<B: Bank>(&self, bank: &B) -> bool {
+        for seat in &self.seats {
+            self.rest_one(bank, seat).await;
+        }
+        // One that is damaged is opened anew before its next use, and told of then.
+        let unclean = |seat: &Seat| !seat.store.clean.get() && !seat.store.damaged.get();
+        self.seats.iter().any(|seat| seat.phase.get() != Phase::Empty && unclean(seat))
+    }
+
+    async fn rest_one<B: Bank>(&self, bank: &B, seat: &Seat) {
+        let store = &seat.store;
+        let sequence = store.sequence.get();
+        let known = seat.rested_at.replace(sequence);
+        let is_quiet = || store.sequence.get() == sequence && !store.damaged.get();
+        if seat.phase.get() != Phase::Open || store.clean.get() || known != sequence || !is_quiet() {
+            return;
+        }
+        {
+            // As a request, beside others: it may take as long as there is to do.
+            seat.users.set(seat.users.get() + 1);
+            let used = Use { seat, waiters: &self.waiters };
+            if !matches!(used.empty_limbo(bank, is_quiet).await, Ok(true)) {
+                return;
+            }
+        }
+        if seat.phase.get() == Phase::Open && seat.users.get() == 0 && is_quiet() {
+            let mut change = self.change(seat);
+            change.after = Phase::Open;
+            if store.close(bank).await.is_err() {
+                store.damaged.set(true);
             }
         }
     }

@@ -54,6 +54,8 @@ pub mod handler {
     pub const GET_MANY: u8 = 15;
     /// The keys of a range: [`super::ScanArguments`]. Reply: a [`super::ScanHead`], then entries as of LIST. Result: bytes of the reply.
     pub const SCAN: u8 = 16;
+    /// For the app itself, in the background: sees to it that namespaces are closed in order while nobody changes them.
+    pub const CARETAKER: u8 = 17;
 }
 
 /// No such pair (NVMe KV: KV Key Does Not Exist, 87h).

@@ -271,7 +271,83 @@ fn replacing_always_finds_room() {
     }
 }
 
-/// Seeds of the test above.
+/// Somebody closes the namespace in order wherever nobody changes it for a moment, while others store, read and delete: none of them notices.
+#[test]
+fn rests_beside_requests() {
+    let rests = Cell::new(0_u32);
+    for seed in 0..20_u64 {
+        let mut random = Random(seed);
+        let world = World::new(Media::new(1 << 20), seed);
+        let table = Box::new(Table::new());
+        let spread = random.one_in(2);
+        let left = Cell::new(4_u32);
+        let ended = RefCell::new(vec![None; 4]);
+        world.slow.set(true);
+        let client = |number: usize| {
+            let (world, table, left, ended) = (&world, &table, &left, &ended);
+            async move {
+                let mut random = Random(seed ^ (number as u64) << 40);
+                let pair = id(&[b'r', number as u8], spread);
+                let mut held: Option<Vec<u8>> = None;
+                for step in 0..60 {
+                    match random.below(8) {
+                        0..=2 => {
+                            let new = value(&[7], step, random.below(3000) as usize);
+                            put(world, table, &pair, &new, Condition::Always).await.unwrap();
+                            held = Some(new);
+                        }
+                        3 => {
+                            let deleted = delete(world, table, &pair).await;
+                            assert_eq!(deleted.is_ok(), held.take().is_some(), "seed {seed}");
+                        }
+                        _ => assert_eq!(get(world, table, &pair).await.ok(), held, "seed {seed}"),
+                    }
+                }
+                ended.borrow_mut()[number] = held;
+                left.set(left.get() - 1);
+            }
+        };
+        let rester = async {
+            let request = world.request(&[], 0);
+            let mut was_unclean = false;
+            while left.get() > 0 {
+                // Between two of these somebody may have changed something, or not.
+                let is_unclean = table.rest(&request).await;
+                if was_unclean && !is_unclean {
+                    rests.set(rests.get() + 1);
+                }
+                was_unclean = is_unclean;
+                run_on().await;
+            }
+        };
+        let mut tasks: Vec<Task> = (0..4).map(|number| Box::pin(client(number)) as Task).collect();
+        tasks.push(Box::pin(rester));
+        run(&world, tasks);
+        world.slow.set(false);
+        for table in [table, Box::new(Table::new())] {
+            for (number, held) in ended.borrow().iter().enumerate() {
+                let found = run_one(&world, get(&world, &table, &id(&[b'r', number as u8], spread))).unwrap();
+                assert_eq!(&found.ok(), held, "seed {seed}");
+            }
+        }
+    }
+    assert!(rests.get() > 0);
+}
+
+/// Lets the others have their turn.
+async fn run_on() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await
+}
+
+/// Seeds of the test of room.
 const ROOM_SEEDS: u64 = 40;
 /// The handlers of an SPU.
 const ROOM_CLIENTS: u64 = 32;

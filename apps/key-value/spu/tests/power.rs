@@ -98,14 +98,21 @@ fn cut_everywhere(
 }
 
 /// Rounds of a random workload, each ended by a cut at a random write, on what the round before left.
-fn cut_at_random(seed: u64, planted: Option<Planted>, rounds: u64, largest: u64) -> Result<(), String> {
+fn cut_at_random(seed: u64, planted: Option<Planted>, rounds: u64, largest: u64, rests: bool) -> Result<(), String> {
     let mut random = Random(seed);
     let mut media = Media::new(REGION_BYTES);
     let mut history = History::new();
     let spread = random.one_in(2);
     for round in 0..rounds {
         let clients = 1 + random.below(6) as usize;
-        let workload = Workload { spread, ..Workload::random(&mut random, clients, 20, largest) };
+        let mut workload = Workload { spread, ..Workload::random(&mut random, clients, 20, largest) };
+        if rests {
+            for steps in &mut workload.clients {
+                for _ in 0..2 {
+                    steps.insert(random.below(steps.len() as u64 + 1) as usize, Step::Rest);
+                }
+            }
+        }
         let world = World::new(media.clone(), random.next());
         world.planted.set(planted);
         world.writes_left.set(Some(1 + random.below(150 * clients as u64)));
@@ -269,20 +276,68 @@ fn every_cut_when_space_is_short() {
 #[test]
 fn random_cuts_of_interleaved_workloads() {
     for seed in 0..24 {
-        cut_at_random(seed, None, 6, 5000).unwrap();
+        cut_at_random(seed, None, 6, 5000, false).unwrap();
     }
     for seed in 100..106 {
-        cut_at_random(seed, None, 6, 90_000).unwrap();
+        cut_at_random(seed, None, 6, 90_000, false).unwrap();
     }
 }
 
+/// Workloads that are quiet in between: what is told as clean then is, until the next change, and no longer.
+fn workloads_with_rests() -> Vec<Workload> {
+    use Step::{Clear, Delete, Flush, Put, PutUntil, Rest, Touch};
+    let steps: &[&[Step]] = &[
+        &[Put(0, 100), Rest, Put(0, 700), Put(1, 90), Rest, Delete(0), Flush, Put(1, 50), Rest, Put(2, 10)],
+        &[Put(0, 70_000), Put(1, 10), Delete(1), Rest, Put(0, 20), Flush, Rest, Put(2, 100), Put(3, 100)],
+        &[PutUntil(0, 100, 5), Rest, Touch(0, 9), Clear, Rest, Put(0, 3), Rest, Rest, Delete(0), Rest],
+    ];
+    steps.iter().map(|steps| script(steps, true)).collect()
+}
+
+fn cut_around_rests(planted: Option<Planted>, effort: Effort) -> Result<u64, String> {
+    let mut cuts = 0;
+    for workload in workloads_with_rests() {
+        cuts += cut_everywhere(&Media::new(REGION_BYTES), &History::new(), &workload, planted, effort, 2)?;
+    }
+    Ok(cuts)
+}
+
+#[test]
+fn every_cut_around_rests() {
+    let cuts = cut_around_rests(None, THOROUGH).unwrap();
+    assert!(cuts > 60, "only {cuts} cuts");
+}
+
+#[test]
+fn random_cuts_around_rests() {
+    for seed in 200..212 {
+        cut_at_random(seed, None, 6, 5000, true).unwrap();
+    }
+}
+
+const LIGHT: Effort = Effort { exhaustive: 8, samples: 40, recovery_cuts: 0 };
+
+fn violated(run: &dyn Fn() -> Result<(), String>) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).map_or(true, |outcome| outcome.is_err())
+}
+
 fn caught(planted: Planted) -> bool {
-    let violated = |run: &dyn Fn() -> Result<(), String>| {
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).map_or(true, |outcome| outcome.is_err())
-    };
-    let light = Effort { exhaustive: 8, samples: 40, recovery_cuts: 0 };
-    violated(&|| cut_small_workloads(Some(planted), light).map(drop))
-        || (0..400).any(|seed| violated(&|| cut_at_random(seed, Some(planted), 6, 5000)))
+    violated(&|| cut_small_workloads(Some(planted), LIGHT).map(drop))
+        || (0..400).any(|seed| violated(&|| cut_at_random(seed, Some(planted), 6, 5000, false)))
+}
+
+fn caught_around_rests(planted: Planted) -> bool {
+    violated(&|| cut_around_rests(Some(planted), LIGHT).map(drop))
+}
+
+#[test]
+fn planted_clean_before_it_is_durable_is_caught() {
+    assert!(caught_around_rests(Planted::CleanTooEarly));
+}
+
+#[test]
+fn planted_clean_after_a_change_is_caught() {
+    assert!(caught_around_rests(Planted::CleanTooLong));
 }
 
 #[test]

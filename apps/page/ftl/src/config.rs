@@ -8,6 +8,9 @@ const PAGES_BETWEEN_CHECKPOINTS: u32 = 8192;
 /// Fewest blocks between two checkpoints: each takes a few pages.
 const BLOCKS_BETWEEN_CHECKPOINTS_MIN: u32 = 4;
 
+/// Bytes of memory for the headers of pages, of all lanes together: enough for a million pages. Drives with more have collection read them.
+const REMEMBERED_BYTES_MAX: u32 = 16 << 20;
+
 /// The FTL's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FtlConfig {
@@ -44,6 +47,7 @@ impl FtlConfig {
         // Replacements: about two in a hundred.
         lane.replacement_blocks = (geometry.blocks_per_plane / 50).max(2);
         let mut config = FtlConfig { dies_per_unit, lane };
+        config.lane.remembered_bytes_max = REMEMBERED_BYTES_MAX / config.lanes(geometry).max(1);
         config.check(geometry)?;
         let layout = config.layout(geometry, 0);
         let data_pages = geometry.pages_per_block - u32::from(!geometry.spare_accessible);
@@ -83,13 +87,15 @@ impl FtlConfig {
         self.lane.check(&self.layout(geometry, 0))
     }
 
-    /// Bytes of DRAM that the tables of all lanes take: the map, and for each block its state, counts and lists.
+    /// Bytes of DRAM that the tables of all lanes take: the map, for each block its state, counts and lists, and
+    /// the headers of pages that are remembered.
     pub fn dram_bytes(&self, geometry: &Geometry) -> u64 {
         // Per block: state, valid count, erase count, sequence, readers, links, and its entries in the ordered sets.
         const BLOCK_BYTES: u64 = 1 + 4 * 4 + 12 + 48;
         let blocks = u64::from(geometry.blocks_per_plane - self.lane.replacement_blocks);
         let bits = blocks * u64::from(geometry.pages_per_block) / 8;
-        let lane = 4 * u64::from(self.lane.units) + blocks * BLOCK_BYTES + bits;
+        let remembered = self.lane.remembered_bytes(&self.layout(geometry, 0));
+        let lane = 4 * u64::from(self.lane.units) + blocks * BLOCK_BYTES + bits + remembered;
         lane * u64::from(self.lanes(geometry))
     }
 }

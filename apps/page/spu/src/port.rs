@@ -7,8 +7,9 @@ use willow_flash::{FlashPort, Geometry, Peer, ProgramPage, Read, Sink, Source, S
 use willow_sdk::Error;
 use willow_sdk::flash::{self, FlashShape, FlashStatus, PagePart, PageProgram, Program, ReadTo};
 
-/// Parts of a program, at most: what a host writes of each plane's page, and what it leaves before and behind that.
-const PARTS_MAX: usize = 3 * flash::PROGRAM_PAGES_MAX;
+/// Parts of a page, at most: what a host writes of it, and what it leaves before and behind that.
+const PAGE_PARTS_MAX: usize = 3;
+const PARTS_MAX: usize = PAGE_PARTS_MAX * flash::PROGRAM_PAGES_MAX;
 
 /// The flash port of this SPU.
 #[derive(Clone, Copy)]
@@ -71,8 +72,7 @@ impl FlashPort for Port {
     }
 
     async fn program(&self, die: u32, pages: &[ProgramPage<'_>]) -> Status {
-        let mut descriptions = Program::<PARTS_MAX>::default();
-        let pages = pages.iter().map(|page| PageProgram {
+        let described = pages.iter().map(|page| PageProgram {
             block: page.block,
             page: page.page,
             spare: page.spare,
@@ -88,7 +88,11 @@ impl FlashPort for Port {
                 }
             }),
         });
-        told(flash::program(die, &mut descriptions, pages).await)
+        // Descriptions are cleared before they are filled: where dies have one plane, most of that would be for nothing.
+        told(match pages.len() {
+            1 => flash::program(die, &mut Program::<PAGE_PARTS_MAX, 1>::default(), described).await,
+            _ => flash::program(die, &mut Program::<PARTS_MAX>::default(), described).await,
+        })
     }
 
     async fn erase(&self, die: u32, blocks: &[u32]) -> Status {

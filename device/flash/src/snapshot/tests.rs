@@ -97,3 +97,49 @@ fn contents_that_are_not_kept_are_refused_and_missing_ones_are_zeroes() {
     }
     assert_eq!(array.erase_count(0, 1), Some(1));
 }
+
+/// What is known of blocks beside their pages is there again: failures, reads and ages, and the medium's time.
+#[test]
+fn failures_reads_and_ages_of_blocks_are_there_again() {
+    // A block's second life fails with its first page.
+    let faults =
+        FaultParameters { endurance_cycles: 1, program_fail_per_billion: 1_000_000_000, ..FaultParameters::NONE };
+    for make in [Array::in_memory, Array::headers_only] {
+        let mut array = make(&GEOMETRY, &faults, 5);
+        let program = |array: &mut Array, block: u32| {
+            let at = PageAddress { block, page: array.blocks[block as usize].next_page.into() };
+            array.program(0, &[ProgramPage { at, data: &[&[1; 512]], spare: &[], metadata: false }]).unwrap()
+        };
+        array.set_time_s(1000);
+        assert_eq!(program(&mut array, 0), crate::Status::DONE);
+        for _ in 0..3 {
+            let read =
+                crate::Read { at: PageAddress { block: 0, page: 0 }, offset_bytes: 0, length_bytes: 512, spare: false };
+            array.read(0, &read, &mut [0; 512], &mut []).unwrap();
+        }
+        array.set_time_s(5000);
+        array.erase(0, &[1]).unwrap();
+        assert!(matches!(program(&mut array, 1), crate::Status::ProgramFailed(_)));
+        let mut saved = Vec::new();
+        array.save(&mut saved).unwrap();
+        let mut other = make(&GEOMETRY, &faults, 5);
+        other.load(&mut &saved[..]).unwrap();
+        assert_eq!((other.time_s(), &other.blocks), (5000, &array.blocks));
+        assert_eq!((other.blocks[0].reads, other.blocks[0].programmed_s), (3, 1000));
+        assert!(matches!(other.erase(0, &[1]).unwrap(), crate::Status::EraseFailed(_)), "it stays bad");
+    }
+}
+
+/// A block with more pages than it can have, or with a state that there is not, is refused before any page is looked at.
+#[test]
+fn blocks_that_cannot_be_are_refused() {
+    let mut whole = Vec::new();
+    fresh(true).save(&mut whole).unwrap();
+    // Behind the time: erases, reads and age of the first block, then its pages and its flags.
+    for (at, value) in [(16, GEOMETRY.pages_per_block as u8 + 1), (17, 1), (18, 0x80)] {
+        let mut forged = whole.clone();
+        forged[at] = value;
+        let why = fresh(true).load(&mut &forged[..]).unwrap_err().to_string();
+        assert!(why.contains("block 0 cannot be like this"), "byte {at}: {why}");
+    }
+}

@@ -1,4 +1,4 @@
-//! Instances of apps that ask for long runs (`long=1`): their runs make way for others after each slice.
+//! Instances of apps that ask for long runs (`long=1`), and of those whose runs are cut ([`super::paced`]): they make way for others after each slice.
 //!
 //! A call into such an app runs on a fiber. The fiber's future borrows the store from when the call begins until it has ended, so that nobody
 //! else can use the store meanwhile, not even its data. One future therefore owns the store for good: it takes what is asked of the
@@ -6,7 +6,7 @@
 //!
 //! What always holds:
 //! - a slice ends after [`Machine::slice`] instructions, or when SPU-OS has done as much for it; one import may ask for twice as much: what
-//!   a run of another user's app may;
+//!   a run of another user's app may. Where a run is cut a slice ends by its instructions alone, and the budget of the run bounds the rest;
 //! - while a run is suspended the instance is asked for nothing but to go on;
 //! - what the run has had so far (instructions, work, bytes of DMAs) counts against the budget of the whole run.
 
@@ -14,8 +14,8 @@ use super::autopsy::Autopsy;
 use super::debug::{self, Answer, Debugger, Debugging, Query, SharedDebugging};
 use super::limits::{InstanceLimits, MemoryLimits};
 use super::wasm::{
-    Complete, Exports, Guest, GuestMemory, find_initialize, not_initialized, not_instantiated, offered, store_of, told,
-    why_ended, with,
+    Complete, Exports, Guest, GuestMemory, WasmInstance, find_initialize, not_initialized, not_instantiated, offered,
+    store_of, told, why_ended, with,
 };
 use crate::spu::os::{Caller, Machine};
 use crate::spu::reach::Lender;
@@ -78,6 +78,11 @@ pub(crate) struct Desk {
 
 pub(crate) type SharedDesk = Arc<Mutex<Desk>>;
 
+/// What a run was charged in slices of it that are over.
+pub(super) fn charged_before(desk: &SharedDesk) -> u64 {
+    at(desk).had.work
+}
+
 /// A run makes way where it is, with so much fuel left.
 pub(super) fn makes_way(desk: &SharedDesk, left: u64) {
     let mut desk = at(desk);
@@ -114,14 +119,22 @@ async fn serve(mut store: Store<Guest>, pre: InstancePre<Guest>, desk: SharedDes
             Some(Done { returned: made.as_ref().map(|_| 0).map_err(String::clone), record: None, instructions: 0 });
         made
     };
-    let Ok(exports) = is_made else { return };
+    if let Ok(exports) = is_made {
+        let slice = at(&desk).slice;
+        attend((store, exports), desk, slice).await;
+    }
+}
+
+/// Does what an instance is asked for. `slice`: that of its store; 0 where it has none yet.
+async fn attend((mut store, exports): (Store<Guest>, Exports), desk: SharedDesk, mut slice: u64) {
     loop {
         let next = poll_fn(|_| {
             let mut desk = at(&desk);
             let Some(asked) = desk.asked.take() else { return Poll::Pending };
-            Poll::Ready((asked, desk.caller, desk.budget))
+            Poll::Ready((asked, desk.caller, desk.budget, desk.slice))
         });
-        let (asked, caller, budget) = next.await;
+        let (asked, caller, budget, wanted) = next.await;
+        let another = (std::mem::replace(&mut slice, wanted) != wanted).then_some(wanted);
         store.data_mut().caller = caller;
         if let Some(debugging) = store.data().debugging.clone() {
             debug::apply(store.as_context_mut(), &debugging);
@@ -137,12 +150,12 @@ async fn serve(mut store: Store<Guest>, pre: InstancePre<Guest>, desk: SharedDes
                 if let (Some(record), Some(at)) = (&record, exports.record(&mut store)) {
                     at.copy_from_slice(record);
                 }
-                run(&mut store, budget, async |store| exports.start.call_async(store, (token, handler.into())).await)
-                    .await
+                let arguments = (token, handler.into());
+                run(&mut store, budget, another, async |store| exports.start.call_async(store, arguments).await).await
             }
             Asked::Complete { wait, result } => {
                 let arguments = (wait, result);
-                run(&mut store, budget, async |store| match &exports.complete {
+                run(&mut store, budget, another, async |store| match &exports.complete {
                     Complete::Answering(complete) => complete.call_async(store, arguments).await,
                     Complete::Silent(complete) => complete.call_async(store, arguments).await.map(|()| 0),
                 })
@@ -157,13 +170,15 @@ async fn serve(mut store: Store<Guest>, pre: InstancePre<Guest>, desk: SharedDes
     }
 }
 
-/// One run of the app.
+/// One run of the app; `slice`: from now on its runs make way after so many instructions.
 async fn run(
     store: &mut Store<Guest>,
     budget: u64,
+    slice: Option<u64>,
     call: impl AsyncFnOnce(&mut Store<Guest>) -> wasmtime::Result<i32>,
 ) -> Result<i32, String> {
-    let ran = match store.set_fuel(budget) {
+    let cut = slice.map_or(Ok(()), |slice| store.fuel_async_yield_interval(Some(slice)));
+    let ran = match cut.and_then(|()| store.set_fuel(budget)) {
         Ok(()) => call(store).await,
         Err(error) => Err(error),
     };
@@ -190,7 +205,45 @@ async fn make(store: &mut Store<Guest>, pre: &InstancePre<Guest>) -> Result<Expo
     Ok(exports)
 }
 
+impl Desk {
+    fn shared(caller: Caller, budget: u64, slice: u64) -> SharedDesk {
+        Arc::new(Mutex::new(Desk {
+            asked: None,
+            done: None,
+            caller,
+            memory_bytes: 0,
+            has_record: false,
+            budget,
+            slice,
+            had: Had::default(),
+            made_way_at: None,
+            autopsy: None,
+            peeked: Vec::new(),
+        }))
+    }
+}
+
 impl LongInstance {
+    /// An instance whose runs went to their end until now: from now on they make way after so many instructions.
+    pub(super) fn cut(whole: WasmInstance, caller: Caller, slice: u64) -> Self {
+        let (mut store, exports, budget) = whole.into_parts();
+        let desk = Desk::shared(caller, budget, slice);
+        {
+            let mut desk = at(&desk);
+            (desk.memory_bytes, desk.has_record) = (store.data().limits.bytes(), exports.has_record());
+        }
+        let (lender, os) = Lender::new();
+        let guest = store.data_mut();
+        (guest.os, guest.desk) = (os, Some(desk.clone()));
+        let serving = Box::pin(attend((store, exports), desk.clone(), 0));
+        LongInstance { serving, lender, desk, instructions: 0, is_start: false, debugging: None }
+    }
+
+    /// Its next run makes way after so many instructions.
+    pub(super) fn set_slice(&mut self, slice: u64) {
+        at(&self.desk).slice = slice;
+    }
+
     /// Makes an instance for an SPU and initialises it.
     pub fn new(
         pre: &InstancePre<Guest>,
@@ -218,20 +271,7 @@ impl LongInstance {
         InstanceLimits { data_bytes_max, budget, initialize_budget }: InstanceLimits,
         debugging: Option<SharedDebugging>,
     ) -> Result<Self, String> {
-        let slice = machine.slice();
-        let desk = Arc::new(Mutex::new(Desk {
-            asked: None,
-            done: None,
-            caller,
-            memory_bytes: 0,
-            has_record: false,
-            budget,
-            slice,
-            had: Had::default(),
-            made_way_at: None,
-            autopsy: None,
-            peeked: Vec::new(),
-        }));
+        let desk = Desk::shared(caller, budget, machine.slice());
         let (lender, os) = Lender::new();
         let limits = MemoryLimits::new(data_bytes_max);
         let guest = Guest { os, caller, memory: None, limits, desk: Some(desk.clone()), debugging: debugging.clone() };

@@ -11,4 +11,5 @@ pub(crate) mod limits;
 pub(crate) mod long;
 pub(crate) mod module;
 pub(crate) mod native;
+pub(crate) mod paced;
 pub(crate) mod wasm;

@@ -289,6 +289,11 @@ impl WasmInstance {
         Ok(WasmInstance { store, exports, budget, instructions: 0, autopsy: None })
     }
 
+    /// What it is made of, for one whose runs are cut: its store, its exports and its budget.
+    pub(super) fn into_parts(self) -> (Store<Guest>, Exports, u64) {
+        (self.store, self.exports, self.budget)
+    }
+
     #[inline]
     fn account(&mut self) {
         self.instructions = self.budget - self.store.get_fuel().unwrap_or(0);
@@ -517,7 +522,9 @@ macro_rules! link_all {
                     Section::$section.module(),
                     stringify!($name),
                     |guest: GuestCaller<'_, Guest>, $($parameter: parameter!([u32, u32] $kind)),*| -> wasmtime::Result<parameter!([u32, u32] $($result)?)> {
-                        with(guest, (When::$when, Work::$work), (0, u64::MAX), |call| call.$name($(argument!([u64::from] $kind $parameter)),*))
+                        // Slices that are over of a run that is cut (`super::paced`).
+                        let before = guest.data().desk.as_ref().map_or(0, long::charged_before);
+                        with(guest, (When::$when, Work::$work), (before, u64::MAX), |call| call.$name($(argument!([u64::from] $kind $parameter)),*))
                     },
                 )?;
             )*

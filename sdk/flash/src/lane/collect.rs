@@ -116,7 +116,10 @@ impl<P: FlashPort> Lane<P> {
             if !self.state().is_valid(address) {
                 continue;
             }
-            let known = if has_spare {
+            let remembered = self.state().remembered.get(address);
+            let known = if let Some((unit, sequence)) = remembered {
+                Some((unit, sequence & !COPIED))
+            } else if has_spare {
                 self.header_of(address).await
             } else {
                 if listed.is_none() {

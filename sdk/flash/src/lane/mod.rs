@@ -26,6 +26,7 @@ mod log;
 mod program;
 mod records;
 mod recovery;
+mod remembered;
 mod scan;
 mod state;
 mod stream;
@@ -72,6 +73,8 @@ pub struct LaneConfig {
     pub endurance: u32,
     /// Blocks that hold roots of checkpoints.
     pub anchors: u32,
+    /// Bytes of memory for the headers of all pages, which spare collection the reading of them; where these take more, none is kept (may change).
+    pub remembered_bytes_max: u32,
 }
 
 impl LaneConfig {
@@ -87,7 +90,20 @@ impl LaneConfig {
             wear_spread_max: 100,
             endurance: 3000,
             anchors: 3,
+            remembered_bytes_max: 1 << 20,
         }
+    }
+
+    /// Bytes of memory that the headers of pages take, which are kept so that collection need not read them.
+    pub fn remembered_bytes(&self, layout: &Layout) -> u64 {
+        remembered::Remembered::bytes(self.remembered_pages(layout), self.remembered_bytes_max)
+    }
+
+    /// Pages whose headers would be kept: where firmware does not reach the spare area, blocks have summaries instead.
+    pub(crate) fn remembered_pages(&self, layout: &Layout) -> u64 {
+        let blocks = layout.geometry.blocks_per_plane.saturating_sub(self.replacement_blocks);
+        let pages = u64::from(blocks) * u64::from(layout.geometry.pages_per_block);
+        if layout.geometry.spare_accessible { pages } else { 0 }
     }
 
     /// Pages of metadata that one checkpoint takes.

@@ -96,12 +96,28 @@ impl<P: FlashPort> Lane<P> {
     }
 
     async fn program_die_of(&self, die: u32, place: Place, source: UnitSource<'_>, header: Header) -> Status {
+        // Descriptions of planes that a die does not have cost as much as those of its own.
+        match self.layout.geometry.planes_per_die {
+            1 => self.program_planes::<1>(die, place, source, header).await,
+            2 => self.program_planes::<2>(die, place, source, header).await,
+            _ => self.program_planes::<PLANES_MAX>(die, place, source, header).await,
+        }
+    }
+
+    /// Programs the pages of a die's planes, of which there are at most so many.
+    async fn program_planes<const PLANES: usize>(
+        &self,
+        die: u32,
+        place: Place,
+        source: UnitSource<'_>,
+        header: Header,
+    ) -> Status {
         let planes = self.layout.geometry.planes_per_die;
         let spare = self.layout.geometry.spare_accessible;
-        let mut segments = [[NO_SEGMENT; 3]; PLANES_MAX];
-        let mut counts = [0; PLANES_MAX];
-        let mut spares = [[0; HEADER_BYTES]; PLANES_MAX];
-        let mut blocks = [0; PLANES_MAX];
+        let mut segments = [[NO_SEGMENT; 3]; PLANES];
+        let mut counts = [0; PLANES];
+        let mut spares = [[0; HEADER_BYTES]; PLANES];
+        let mut blocks = [0; PLANES];
         {
             let state = self.state();
             for plane in 0..planes {
@@ -113,7 +129,7 @@ impl<P: FlashPort> Lane<P> {
                 }
             }
         }
-        let pages: [ProgramPage; PLANES_MAX] = core::array::from_fn(|index| ProgramPage {
+        let pages: [ProgramPage; PLANES] = core::array::from_fn(|index| ProgramPage {
             block: blocks[index],
             page: place.next_page,
             data: &segments[index][..counts[index]],

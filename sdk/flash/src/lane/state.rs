@@ -6,6 +6,7 @@
 //! - `ready`, `freed` and `reserved` hold blocks of these states, each once.
 
 use super::records::PagePlace;
+use super::remembered::Remembered;
 use super::{Counters, LaneConfig};
 use crate::buckets::VictimBuckets;
 use crate::geometry::Layout;
@@ -135,6 +136,7 @@ pub(crate) struct State {
     /// What each stream wrote last.
     pub previous: [Previous; 2],
     pub headers: BTreeMap<u32, Headers>,
+    pub remembered: Remembered,
     pub sequence: u64,
     pub block_sequence: u32,
     /// Records that are not in the log yet.
@@ -183,6 +185,7 @@ impl State {
             streams: [None; 2],
             previous: [Previous::NOTHING; 2],
             headers: BTreeMap::new(),
+            remembered: Remembered::new(config.remembered_pages(&layout), config.remembered_bytes_max),
             sequence: 1,
             block_sequence: 1,
             pending: VecDeque::new(),

@@ -154,6 +154,7 @@ impl<P: FlashPort> Lane<P> {
             debug_assert_eq!(*open, place);
             open.next_page += 1;
         }
+        state.remembered.note(place.block * state.pages() + place.next_page, unit, sequence);
         if let Some(headers) = state.headers.get_mut(&place.block) {
             debug_assert_eq!(headers.entries.len() as u32, place.next_page);
             headers.entries.push((unit, sequence));

@@ -73,6 +73,7 @@ impl Shape {
             wear_spread_max: 6,
             endurance: 1000,
             anchors: 3,
+            remembered_bytes_max: 1 << 20,
         }
     }
 }

@@ -407,8 +407,15 @@ impl SpuHost {
     pub(super) fn issue(&mut self, token: Option<u32>, wait: u32, work: Work) -> Option<i64> {
         {
             let mut shared = self.shared.borrow_mut();
-            // A flush moves nothing.
-            let makes_way = !matches!(work, Work::Flush { .. }) && !self.meter.in_slice(0);
+            // A flush and a look-up move nothing, and an error is told at once.
+            let moves = match &work {
+                Work::Flush { .. } => false,
+                Work::Moves { moves, error } => {
+                    *error == 0 && moves.first().is_none_or(|piece| piece.dma.source.port != Port::Nothing)
+                }
+                _ => true,
+            };
+            let makes_way = moves && !self.meter.in_slice(0);
             if shared.pends() || makes_way {
                 if let Some(request) = token.and_then(|token| shared.requests.get_mut(&token)) {
                     request.ending.begins();

@@ -90,6 +90,9 @@ impl<B: Backend> Backend for Fronted<B> {
         front.tell_hosts();
         None
     }
+    fn set_clock(&mut self, clock: Box<dyn Fn() -> u64 + Send>) {
+        self.device.set_clock(clock)
+    }
     fn is_timed(&self) -> bool {
         self.device.is_timed()
     }

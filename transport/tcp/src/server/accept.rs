@@ -15,8 +15,9 @@ use rustix::net::{self, SocketFlags, sockopt};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use willow_nvme::Backend;
 use willow_nvme::config::UNPROVED_CONNECTIONS_MAX;
+use willow_nvme::{Backend, Secured};
+use willow_tls::Proven;
 
 /// Has `poll` look at all listeners.
 pub(super) fn add_listeners(poll: &OwnedFd, listeners: &[TcpListener]) -> Result<(), ServeError> {
@@ -65,11 +66,11 @@ impl<B: Backend> Server<B> {
         }
         match opened {
             Ok(Opened::Ready) => true,
-            Ok(Opened::Proven(host_nqn, subsystem_nqn)) => {
+            Ok(Opened::Proven(Proven { host_nqn, subsystem_nqn, generated })) => {
                 tracing::debug!(connection = index, host = %host_nqn, "TLS agreed on");
                 let Some(Some(Connection { id, .. })) = self.connections.get(index) else { return false };
                 let id = *id;
-                self.subsystem.secured(id, &host_nqn, &subsystem_nqn);
+                self.subsystem.secured(id, Secured { host_nqn, subsystem_nqn, generated });
                 true
             }
             Ok(Opened::NotYet) => false,

@@ -17,6 +17,15 @@ pub const MESSAGE_BYTES_MAX: usize = 4096;
 pub const CONNECT_AUTHENTICATION_REQUIRED: u32 = 1 << 17;
 /// Bits of AUTHREQ in Connect's result: authentication followed by a secure channel is required (ASCR).
 pub const CONNECT_SECURE_CHANNEL_REQUIRED: u32 = 1 << 18;
+/// What a host may ask for to follow an exchange (SC_C, 8.13.5.2).
+pub mod secure_channel {
+    /// NOSC: nothing.
+    pub const NONE: u8 = 0;
+    /// NEWTLSPSK: a key for TLS is generated.
+    pub const NEW_KEY: u8 = 2;
+    /// REPLACETLSPSK: a key for TLS is generated in place of the one that the connection's TLS was made with.
+    pub const REPLACE_KEY: u8 = 3;
+}
 /// Protocol identifier of DH-HMAC-CHAP in a negotiation.
 pub const PROTOCOL_DH_HMAC_CHAP: u8 = 1;
 /// Identifiers of hashes and of groups that one protocol descriptor has room for.
@@ -142,7 +151,7 @@ impl AuthenticationCommand {
 pub struct Negotiate {
     /// Transaction.
     pub transaction: u16,
-    /// SC_C: 0, no secure channel follows.
+    /// SC_C: see [`secure_channel`].
     pub secure_channel: u8,
     /// Identifiers of hashes of its first DH-HMAC-CHAP descriptor, in the host's order; `None`: it has no such descriptor.
     pub offer: Option<Offer>,
@@ -183,7 +192,7 @@ pub struct Reply {
     pub response: Vec<u8>,
     /// C2, where the controller is to prove itself, too (CVALID).
     pub challenge: Option<Vec<u8>>,
-    /// S2; 0 where there is no C2.
+    /// S2; 0 where there is no C2, and where C2 is there for a generated key alone and the controller need not prove itself.
     pub sequence: u32,
     /// g^y mod p; empty for the NULL group.
     pub public: Vec<u8>,

@@ -151,6 +151,15 @@ pub async fn flush(world: &Rc<World>, table: &Table) -> Result<(), Failure> {
     table.enter(&request, NSID).await?.flush(&request).await
 }
 
+/// Has the namespace opened, and closed in order while nobody changes it; false where somebody did.
+pub async fn rest(world: &Rc<World>, table: &Table) -> Result<bool, Failure> {
+    let request = world.request(&[], 0);
+    drop(table.enter(&request, NSID).await?);
+    // What has not changed since the first time is closed.
+    table.rest(&request).await;
+    Ok(!table.rest(&request).await)
+}
+
 pub async fn statistics(world: &Rc<World>, table: &Table) -> Result<wire::Statistics, Failure> {
     let request = world.request(&[], 0);
     Ok(table.enter(&request, NSID).await?.statistics())

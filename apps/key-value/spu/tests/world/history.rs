@@ -1,8 +1,8 @@
 //! What a power cut may leave: for each key, the versions since the latest that is known to be durable.
 
 use super::{
-    Random, World, clear, delete, flush, get_item, id, list_all, put_until, run, run_one, statistics, sweep, tell,
-    touch, value,
+    Random, World, clear, delete, flush, get_item, id, list_all, put_until, rest, run, run_one, statistics, sweep,
+    tell, touch, value,
 };
 use key_value_spu::bank::Failure;
 use key_value_spu::store::Condition;
@@ -40,6 +40,8 @@ pub enum Step {
     Tell(u32),
     Sweep,
     Clear,
+    /// Nobody changes anything for a while.
+    Rest,
 }
 
 /// Versions by key.
@@ -268,6 +270,16 @@ impl Workload {
                         broken.borrow_mut().get_or_insert(format!("flush failed: {failure:?}"));
                     }
                     history.borrow_mut().durable(before);
+                }
+                Step::Rest => {
+                    let before = history.borrow().answered();
+                    match rest(world, table).await {
+                        Ok(true) => history.borrow_mut().durable(before),
+                        Ok(false) if self.clients.len() > 1 => {}
+                        other => {
+                            broken.borrow_mut().get_or_insert(format!("a rest was not one: {other:?}"));
+                        }
+                    }
                 }
                 Step::Get(key) => {
                     let key = key_of(client, key);
