@@ -384,7 +384,8 @@ const STEPS_MAX: u32 = 20_000;
 fn what_comes_for_a_run_that_has_stopped_is_kept_up_to_a_bound_and_then_its_app_alone_ends() {
     const READ_BYTES: u64 = 512 << 10;
     const LATE_BYTES_MAX: u64 = 64 << 20;
-    let mut users = Users::new(DeviceConfig { user_dma_budget_bytes: 1 << 30, ..config(2) });
+    let mut users =
+        Users::new(DeviceConfig { user_dma_budget_bytes: 1 << 30, instruction_budget: 1 << 40, ..config(2) });
     let (alice, bob) = (users.user(OWNER), users.user(CALLER));
     users.grant(&bob, READ, 0, READ_BYTES);
     let there = Users::extents(alice.process, &[(1, READ, users.base, READ_BYTES)]);
@@ -417,6 +418,9 @@ fn what_comes_for_a_run_that_has_stopped_is_kept_up_to_a_bound_and_then_its_app_
     }
     let bytes = reads(&users) * READ_BYTES;
     assert!(bytes > LATE_BYTES_MAX && bytes <= LATE_BYTES_MAX + 2 * READ_BYTES, "{bytes}");
+    let apps = users.rig.device.statistics().apps;
+    let why = apps.iter().find(|app| app.number == own).and_then(|app| app.ended.clone()).unwrap_or_default();
+    assert!(why.contains("more came for it than is kept"), "{why}");
     // Others go on.
     let (mover, hre) = (users.mover, bob.hre);
     let (outcome, code, data) = users.read(hre, mover, 4096, 64);
