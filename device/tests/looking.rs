@@ -4,7 +4,7 @@ mod common;
 use common::users::*;
 use common::*;
 use willow_device::control::{self, ControlStatus, CoreInfo, DebugState, ProfileReport};
-use willow_device::{DeviceConfig, HreId, RpcOutcome};
+use willow_device::{HreId, RpcOutcome};
 
 const ANSWERED: RpcOutcome = RpcOutcome::Answered { status: 0 };
 const ENDED: RpcOutcome = RpcOutcome::AppEnded;
@@ -364,61 +364,4 @@ fn a_look_at_waits_sees_each_spu_whatever_others_have_and_is_paid_for() {
     // Sleeps name no request. SPU 1 is seen as it is; of SPU 0, whose places are three times what a look goes through, each third look.
     assert_eq!(waits, [(0, 0, 3 * 2), (1, 0, 2 * 6)]);
     assert!(found.lost > 0, "what was not looked at is told");
-}
-
-/// Reads 512 KiB from SPU 1's bank at its argument, again and again, into local memory; counts what is under way.
-const READS: &str = r#"(func $start (param i32 i32) (result i32) (local i32)
-    (if (i32.eqz (local.get 1)) (then
-        (call $respond (local.get 0) (i32.const 0) (i32.const 0)) (return (i32.const 0))))
-    (drop (call $receive_bytes (local.get 0) (i32.const 0) (i32.const 8)))
-    (loop $again
-        (if (i32.eq (i32.const 1) (call $dma (local.get 0) (i32.const 131073) (i64.load (i32.const 0)) (i32.const 0) (i64.const 65536)
-            (i32.const 524288) (local.get 2))) (then (call $count (i32.const 0) (i64.const 1))))
-        (br_if $again (i32.lt_u (local.tee 2 (i32.add (local.get 2) (i32.const 1))) (i32.const 1000))))
-    (i32.const 0))
-    (func $complete (param i32 i64))"#;
-/// Many more than the instructions of so many reads.
-const STEPS_MAX: u32 = 20_000;
-
-#[test]
-fn what_comes_for_a_run_that_has_stopped_is_kept_up_to_a_bound_and_then_its_app_alone_ends() {
-    const READ_BYTES: u64 = 512 << 10;
-    const LATE_BYTES_MAX: u64 = 64 << 20;
-    let mut users = Users::new(DeviceConfig { user_dma_budget_bytes: 1 << 30, ..config(2) });
-    let (alice, bob) = (users.user(OWNER), users.user(CALLER));
-    users.grant(&bob, READ, 0, READ_BYTES);
-    let there = Users::extents(alice.process, &[(1, READ, users.base, READ_BYTES)]);
-    assert_eq!(users.rig.call(control::CONTROL_APP, control::GRANT, 0, &[], &there, 0).outcome, ANSWERED);
-    let memory = r#"(memory (export "memory") 10)"#;
-    let module = module_with_manifest("reads", memory, READS, "public=*\\nlong=1\\n");
-    let own = users.install_for(alice.hre, &module).unwrap();
-    assert_eq!(ask(&mut users, alice.hre, control::BEGIN_DEBUG, &words(&[own.into(), 0])).0, 0);
-    assert_eq!(ask(&mut users, alice.hre, control::DEBUG_TELL, &words(&[own.into(), 0, 4])).0, 0, "pause");
-    let base = users.base;
-    users.rig.begin(alice.hre, (own, 1, 0), &base.to_le_bytes(), &[], 0);
-    users.rig.settle();
-    assert_eq!(stop_of(&mut users, alice.hre, own, 0).as_deref(), Some("pause"));
-    let reads = |users: &Users| {
-        let apps = users.rig.device.statistics().apps;
-        apps.iter().find(|app| app.number == own).and_then(|app| app.user.first()).map_or(0, |count| *count as u64)
-    };
-    // Each step lets what has come be kept.
-    let mut steps = 0;
-    let mut has_ended = false;
-    while !has_ended {
-        steps += 1;
-        assert!(steps < STEPS_MAX, "it goes on with {} reads", reads(&users));
-        let step = words(&[own.into(), 0, 3, 1]);
-        users.rig.begin(alice.hre, (control::CONTROL_APP, control::DEBUG_TELL, 0), &step, &[], 0);
-        users.rig.settle();
-        while let Some(done) = users.rig.device.completion() {
-            has_ended |= done.outcome == ENDED;
-        }
-    }
-    let bytes = reads(&users) * READ_BYTES;
-    assert!(bytes > LATE_BYTES_MAX && bytes <= LATE_BYTES_MAX + 2 * READ_BYTES, "{bytes}");
-    // Others go on.
-    let (mover, hre) = (users.mover, bob.hre);
-    let (outcome, code, data) = users.read(hre, mover, 4096, 64);
-    assert_eq!((outcome, code, data.len()), (ANSWERED, 0, 64));
 }
