@@ -381,8 +381,8 @@ impl ServeOptions {
                 known.tls_required = tls_required;
                 known.validate().map_err(Failure::new)?;
                 // Where all come by TLS from the first byte, keys that an authentication generates come too late.
-                let reachable =
-                    HostAuthentication { tls_required: listen.iter().all(|one| one.tls_required), ..known.clone() };
+                let mut reachable = known.clone();
+                reachable.tls_required |= !listen.is_empty() && listen.iter().all(|one| one.tls_required);
                 reachable.validate().map_err(|why| Failure::new(format!("all of --listen is tls: {why}")))?;
                 Some(known)
             }
