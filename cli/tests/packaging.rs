@@ -154,6 +154,10 @@ fn the_package_unpacks_to_what_is_installed() {
     for file in [
         "usr/bin/willow",
         "usr/lib/systemd/system/willow.service",
+        "usr/lib/sysusers.d/willow.conf",
+        "usr/share/bash-completion/completions/willow",
+        "usr/share/zsh/site-functions/_willow",
+        "usr/share/fish/vendor_completions.d/willow.fish",
         "etc/willow/willow.toml",
         "usr/share/man/man1/willow.1.gz",
         // What the container image runs.

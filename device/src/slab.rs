@@ -53,7 +53,7 @@ impl<T> Slab<T> {
     #[inline(always)]
     pub fn put(&mut self, value: impl FnOnce() -> T) -> u32 {
         let (key, place) = self.reserve();
-        // It holds nothing, which the compiler cannot know: nothing to drop.
+        // The slot is empty here, so skip the drop that the compiler would emit.
         std::mem::forget(place.replace(value()));
         key
     }

@@ -201,7 +201,7 @@ impl EventQueue {
             Some(place) => place,
             None => self.another_place(),
         };
-        // It holds nothing, which the compiler cannot know: nothing to drop. (An event is made where it will lie: a copy of one that
+        // The slot is empty here, so skip the drop that the compiler would emit. (An event is made where it will lie: a copy of one that
         // was just made waits for its parts to be written.)
         let held = &mut self.held[place as usize];
         std::mem::forget(held.replace(event()));
@@ -256,7 +256,7 @@ impl EventQueue {
                     | Event::End { memory: Some(_), .. }
                     | Event::Upcall(_)
             ));
-            // Nothing to drop, which the compiler cannot know.
+            // These hold nothing to drop, so skip the drop that the compiler would emit.
             std::mem::forget(event);
             self.free.push(place);
         }

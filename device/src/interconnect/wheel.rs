@@ -151,7 +151,7 @@ impl Wheel {
         let own_bits = self.bits[own] & (!0 << (base % WORD_BITS));
         let next = (own + 1) % WORD_BITS;
         let other = (next + self.summary.rotate_right(next as u32).trailing_zeros() as usize) % WORD_BITS;
-        // Which of them it is nobody can guess.
+        // This branch is unpredictable.
         let (word, bits) = std::hint::select_unpredictable(own_bits != 0, (own, own_bits), (other, self.bits[other]));
         Some(word * WORD_BITS + bits.trailing_zeros() as usize)
     }

@@ -65,7 +65,7 @@ pub const LIST_INTERCALLS: u8 = 19;
 /// Reply: JSON array of [`crate::ProcessInfo`].
 pub const LIST_PROCESSES: u8 = 20;
 /// Payload: u32 user, u32 weight: the user's processes have that part of the processors beside others', also when the device was started
-/// again; 0: as a user of whom nothing was said. Durable before it is answered. With a third word, u32 process: that process alone, while
+/// again; 0: the default weight. Durable before it is answered. With a third word, u32 process: that process alone, while
 /// it lasts.
 pub const SET_WEIGHT: u8 = 21;
 /// Result: SPUs in bits 15:0, the binary logarithm of the stripe in bytes of block namespaces that say no other in bits 31:16.

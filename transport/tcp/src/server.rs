@@ -351,7 +351,7 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    /// Has it read from again where TLS may have more of what was received.
+    /// Schedules another read: TLS may still hold decrypted bytes.
     #[inline]
     fn mark_unread(&mut self, index: usize) {
         if let Some(Some(connection)) = self.connections.get(index)
