@@ -10,7 +10,7 @@ const ANSWERED: RpcOutcome = RpcOutcome::Answered { status: 0 };
 const SPUS: u16 = 8;
 
 /// What an instance counts as at least: more than all else that a request to the control service does here.
-const INSTANCE_WORK: u64 = 250_000;
+const INSTANCE_WORK: u64 = 400_000;
 
 /// What SPU-OS has done for a user.
 fn host_work(users: &Users, user: u32) -> u64 {

@@ -49,7 +49,7 @@ fn go_on_in_turns(users: &mut Users, alice: &User, bob: &User, let_go: impl FnOn
     // What one call of the device covers, and not all that was let go on.
     let all = u64::from(PARKED * SEGMENTS);
     assert!(moved(users) - before < all / 8, "{} of {all} went before it", moved(users) - before);
-    assert!(most < all / 16, "{most} in one call of the device");
+    assert!(most < u64::from(SEGMENTS), "{most} in one call of the device");
     users.rig.settle();
     for _ in 0..PARKED {
         let done = users.completion().expect("it ends");

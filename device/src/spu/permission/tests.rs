@@ -299,6 +299,12 @@ fn who_has_most_loses_first() {
     assert_eq!(table.counters().evictions, 910);
     // The one that came last is there; it would be the wrong one to evict.
     assert!(table.permits(2, 9990, 5, Rights::READ));
+    // Also where another asks for more: they come to have the same.
+    for index in 0..60 {
+        table.grant(1, Extent { start: 100_000 + index * 10, end: 100_005 + index * 10, rights: Rights::READ });
+    }
+    let (first, second) = (table.extents(1).len(), table.extents(2).len());
+    assert!(first + second == 100 && first.abs_diff(second) <= 2, "{first} and {second}");
 }
 
 /// All that a process' look-ups read and change, which is what their time can depend on.
