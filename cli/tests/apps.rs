@@ -230,7 +230,9 @@ fn a_profile_says_which_functions_ran_on_which_spu_and_what_was_waited_for() {
     // On a machine that is slow just then, neither handler may have come to its end in that time.
     let (profile, calls) = (0..20)
         .find_map(|_| {
-            [&svg, &json].map(|file| drop(std::fs::remove_file(file)));
+            for file in [&svg, &json] {
+                let _ = std::fs::remove_file(file);
+            }
             let (output, calls) = profile_while(&device, &arguments, &["spin", "nap"]);
             assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
             let profile: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
